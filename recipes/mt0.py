@@ -332,7 +332,6 @@ def _mixture(
         mixture_or_task_name=name,
         vocabulary=builders.vocabulary.mt5(vocabulary),
         task_feature_lengths=task_feature_lengths,
-        loader="seqio" if cache_dir is None else "cache",
         cache_dir=cache_dir,
     )
 

@@ -12,9 +12,9 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import fiddle as fdl
@@ -30,10 +30,22 @@ _ELEMENT = re.compile(r"(?<=[=\[(,\s])@(?=[^\W\d])")
 _AT = "__component__."
 
 
-def resolve(name: str) -> fdl.Config:
-    """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`."""
+def resolve(name: str, fiddlers: Iterable[str] = ()) -> fdl.Config:
+    """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
+
+    A fiddler can have an attribute `arguments`, a function that takes the name of a recipe and
+    returns arguments for it. If one of `fiddlers`, which will be applied to the config, has this
+    attribute, arguments that the recipe requires need not be given. If no arguments are given, all
+    of the fiddler's are used.
+    """
     what, arguments = split_call(name)
-    config = _call(find_recipe(what), arguments, what)
+    defaults: dict[str, Any] = {}
+    for text in fiddlers:
+        with contextlib.suppress(UserError):  # `apply_fiddler` reports a wrong name.
+            fiddler = _find_fiddler(split_call(text)[0])
+            if hasattr(fiddler, "arguments"):
+                defaults |= fiddler.arguments(recipe_name(name))
+    config = _call(find_recipe(what), arguments, what, defaults=defaults)
     if not isinstance(config, fdl.Config):
         raise UserError(
             f"{what} returns a {type(config).__name__}. A recipe must return an fdl.Config "
@@ -73,8 +85,7 @@ def make_component(text: str, declared: Any = Any) -> Any:
 def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
     """Applies the fiddler `name(kw=…)` to a config and returns the resulting config."""
     name, arguments = split_call(text)
-    dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
-    function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
+    function = _find_fiddler(name)
     if not callable(function):
         raise UserError(
             f"{name} is a {type(function).__name__}, not a fiddler. A fiddler is a function."
@@ -86,6 +97,11 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
             "place and return None, or return a new fdl.Config."
         )
     return tree.complete(config if changed is None else changed)
+
+
+def _find_fiddler(name: str) -> Any:
+    dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
+    return find_recipe(name) if ":" in name else find(dotted, "fiddler")
 
 
 def split_call(text: str) -> tuple[str, str]:
@@ -100,12 +116,18 @@ def recipe_name(name: str) -> str:
 
 
 def _parse_arguments(
-    function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
+    function: Any,
+    arguments: str,
+    what: str,
+    *,
+    skip: int = 0,
+    complete: bool = True,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Parses `(kw=literal, kw=@builder, …)` according to the annotations of `function`.
 
     The first `skip` parameters, which are passed by position, are ignored. If `complete` is true,
-    all other parameters that have no default are required.
+    all other parameters that have no default are required; for `defaults`, see `resolve`.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
@@ -124,12 +146,18 @@ def _parse_arguments(
             problems.append(f"{what}: {name}={text}: {error}")
     if problems:
         raise UserError("\n".join(problems))
-    missing = [
-        f"{name} ({types.describe(hints.get(name, Any))})"
+    required = [
+        name
         for name, parameter in known.items()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in parsed
+    ]
+    used = [name for name in defaults if name in required] if parsed else defaults
+    parsed = {name: defaults[name] for name in used} | parsed
+    missing = [
+        f"{name} ({types.describe(hints.get(name, Any))})"
+        for name in required
+        if name not in parsed
     ]
     if missing and complete:
         example = f"{what}({missing[0].split()[0]}=…)"
@@ -187,13 +215,20 @@ def _parsed(text: str) -> tuple[ast.expr | None, Callable[[ast.expr], str]]:
     return parsed, lambda node: (ast.get_source_segment(text, node) or "").replace(_AT, "@")
 
 
-def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: bool = True) -> Any:
+def _call(
+    function: Any,
+    arguments: str,
+    what: str,
+    *positional: Any,
+    tracked: bool = True,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """Calls a recipe, builder or fiddler; re-raises any exception as a UserError.
 
     Unless the exception is a UserError, the new message contains its traceback. If `tracked` is
     true, the history of each value that the function sets names a line in the function's file.
     """
-    parsed = _parse_arguments(function, arguments, what, skip=len(positional))
+    parsed = _parse_arguments(function, arguments, what, skip=len(positional), defaults=defaults)
     tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
     try:
         with tracking:
