@@ -35,8 +35,8 @@ def checkpoint_path(config: RestoreCheckpointConfig) -> AnyPath:
         return _chosen(path, config, setting)
     except StorageError as error:
         raise UserError(
-            f"{setting}: {error.strerror} Where there is a network, `python -m mtf fetch "
-            f"{config.path}` copies the checkpoint to {copy_of(path)}."
+            f"{error} To copy the checkpoint to {copy_of(path)} while there is a network, run "
+            f"python -m mtf fetch {config.path}"
         ) from error
 
 
