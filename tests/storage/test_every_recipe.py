@@ -194,7 +194,7 @@ def start(
         elif run.mixture:
             hub, folder, templates = request.getfixturevalue("prompted")
             downloads = folder / "hf"
-            cached_archive().parent.mkdir(parents=True)
+            cached_archive().parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(templates, cached_archive())
             (tmp_path / "copies" / "tokens").symlink_to(folder / "caches")
             if run.mixture == "t0_eval_score_eval":

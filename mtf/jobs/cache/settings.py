@@ -53,7 +53,7 @@ class Cache(Job[AnyPath]):
     """
 
     mixture: str
-    output: str | None = dataclasses.field(default=None, metadata={"metavar": "OUTPUT"})
+    output: str | None = None
     vocabulary: str | None = dataclasses.field(default=None, metadata=_PATH)
     extra_ids: int | None = None
     split: tuple[str, ...] | None = None
