@@ -36,13 +36,14 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     job = fdl.get_callable(config)
     if job is Cache:
         _use_tiny_task(config)
-    elif job is not Convert:
-        local_cpu(config)
-        config.batch_size = 4
-        if job is Train:
-            _shrink(config, python_text)
-        else:
-            config.checkpoint = config.checkpoint or _MODEL
+    if job in (Cache, Convert):
+        return
+    local_cpu(config)
+    config.batch_size = 4
+    if _has_field(config, "train_steps"):
+        _shrink(config, python_text)
+    if job in (Evaluate, Infer):
+        config.checkpoint = config.checkpoint or _MODEL
     if job is Evaluate and builders.data.is_remote(config.data):
         lengths = {"inputs": 64, "targets": 16}
         config.data = fdl.Config(RankFilesConfig, files=_CHOICES, task_feature_lengths=lengths)

@@ -34,6 +34,8 @@ def checkpoint_path(config: RestoreCheckpointConfig) -> AnyPath:
     try:
         return _chosen(path, config, setting)
     except StorageError as error:
+        if error.kind != "network":
+            raise
         raise UserError(
             f"{error} To copy the checkpoint to {copy_of(path)} while there is a network, run "
             f"python -m mtf fetch {config.path}"

@@ -148,11 +148,13 @@ def _with_other_problems(job: Train) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        problems = [str(error)]
+        problems = {str(error): None}
         with contextlib.suppress(UserError):
             found = describe(job)
-            problems += [*found.problems, *found.unreached]
-        raise UserError(summarize(list(dict.fromkeys(problems)))) from error
+            problems |= dict.fromkeys([*found.problems, *found.unreached])
+        if len(problems) == 1:
+            raise
+        raise UserError(summarize(list(problems))) from error
 
 
 def _start_trackers(
