@@ -44,10 +44,10 @@ def _mt0(
     | `mt0_small`  | 300M       | xP3   | 1,025,000        | TPU v4-64  |
     | `mt0_base`   | 580M       | xP3   | 1,025,000        | TPU v4-64  |
     | `mt0_large`  | 1.2B       | xP3   | 1,025,000        | TPU v4-64  |
-    | `mt0_xl`     | 3.7B       | xP3   | 1,010,000        | not stated |
+    | `mt0_xl`     | 3.7B       | xP3   | 1,010,000        | unknown    |
     | `mt0_xxl`    | 13B        | xP3   | 1,007,000        | TPU v4-256 |
     | `mt0_xxl_mt` | 13B        | xP3mt | 1,007,000        | TPU v4-256 |
-    | `mt0_xxl_p3` | 13B        | P3    | 1,007,000        | not stated |
+    | `mt0_xxl_p3` | 13B        | P3    | 1,007,000        | unknown    |
 
     xP3 has English prompts for examples in 46 languages; in xP3mt, prompts are also translated to
     20 languages; P3 is English. The steps and the hardware are those of the model cards and files
@@ -68,7 +68,8 @@ def _mt0(
       * The data are the published files, and all examples are shuffled together, so the rate of a
         dataset is proportional to its number of examples. Like the hub's loader, the recipe reads
         only `merged_LANGUAGE.jsonl` of xP3 and xP3mt; the other files of a language are parts of
-        this file, with duplicates. P3 is the authors' version, Muennighoff/P3.
+        this file, with duplicates. P3 is the authors' version, Muennighoff/P3. The names of xP3mt's
+        files and of those in P3's archive are assumed.
       * Inputs do not end with EOS, as in xP3's preprocessing (data/xp3/xp3_jsonl_to_meg.slurm of
         bigscience-workshop/bigscience), in the later mixtures of `mt0_t0pp`'s repository and in the
         released evaluation. The code that read xP3 for mT5 was not published.
