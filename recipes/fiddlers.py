@@ -53,9 +53,9 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
         config.decoding.max_length = 16
 
 
-def _arguments(recipe: str) -> dict[str, Any]:
+def _arguments(recipe: str) -> dict[str, str]:
     """Returns the arguments with which `--apply smoke_test` calls a recipe that is given none."""
-    arguments: dict[str, dict[str, Any]] = {
+    arguments = {
         "cache": {"mixture": "tiny"},
         "continue_pretraining": {"checkpoint": _MODEL, "files": str(_TINY / "text.txt")},
         "convert": {"checkpoint": _MODEL, "output": new_run_dir("convert")},

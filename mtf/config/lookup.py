@@ -14,7 +14,7 @@ import traceback
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import fiddle as fdl
@@ -33,19 +33,19 @@ _AT = "__component__."
 def resolve(name: str, fiddlers: Iterable[str] = ()) -> fdl.Config:
     """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
 
-    A fiddler can have an attribute `arguments`, a function that takes the name of a recipe and
-    returns arguments for it. If one of `fiddlers`, which will be applied to the config, has this
-    attribute, arguments that the recipe requires need not be given. If no arguments are given, all
-    of the fiddler's are used.
+    One of `fiddlers`, which will be applied to the config, may have an attribute `arguments`: a
+    function that takes the name of a recipe and returns a dict of texts. They are used as arguments
+    if none are given; otherwise, only those that the recipe requires are used.
     """
     what, arguments = split_call(name)
-    defaults: dict[str, Any] = {}
+    recipe = find_recipe(what)
     for text in fiddlers:
         with contextlib.suppress(UserError):  # `apply_fiddler` reports a wrong name.
             fiddler = _find_fiddler(split_call(text)[0])
             if hasattr(fiddler, "arguments"):
-                defaults |= fiddler.arguments(recipe_name(name))
-    config = _call(find_recipe(what), arguments, what, defaults=defaults)
+                examples = fiddler.arguments(recipe_name(what))
+                arguments = _completed(recipe, arguments, what, examples)
+    config = _call(recipe, arguments, what)
     if not isinstance(config, fdl.Config):
         raise UserError(
             f"{what} returns a {type(config).__name__}. A recipe must return an fdl.Config "
@@ -116,18 +116,12 @@ def recipe_name(name: str) -> str:
 
 
 def _parse_arguments(
-    function: Any,
-    arguments: str,
-    what: str,
-    *,
-    skip: int = 0,
-    complete: bool = True,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
 ) -> dict[str, Any]:
     """Parses `(kw=literal, kw=@builder, …)` according to the annotations of `function`.
 
     The first `skip` parameters, which are passed by position, are ignored. If `complete` is true,
-    all other parameters that have no default are required; for `defaults`, see `resolve`.
+    all other parameters that have no default are required.
     """
     known = dict(list(inspect.signature(function).parameters.items())[skip:])
     hints = types.type_hints(function)
@@ -146,18 +140,12 @@ def _parse_arguments(
             problems.append(f"{what}: {name}={text}: {error}")
     if problems:
         raise UserError("\n".join(problems))
-    required = [
-        name
+    missing = [
+        f"{name} ({types.describe(hints.get(name, Any))})"
         for name, parameter in known.items()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    used = [name for name in defaults if name in required] if parsed else defaults
-    parsed = {name: defaults[name] for name in used} | parsed
-    missing = [
-        f"{name} ({types.describe(hints.get(name, Any))})"
-        for name in required
-        if name not in parsed
+        and name not in parsed
     ]
     if missing and complete:
         example = f"{what}({missing[0].split()[0]}=…)"
@@ -191,6 +179,17 @@ def _parse_elements(text: str, declared: Any) -> list[Any]:
     return elements
 
 
+def _completed(recipe: Any, arguments: str, what: str, examples: Mapping[str, str]) -> str:
+    """Adds to the arguments of a recipe those of the `examples` that `resolve` uses."""
+    known, given = inspect.signature(recipe).parameters, _keywords(arguments, what)
+    used = {
+        name: repr(value)
+        for name, value in examples.items()
+        if name in known and (not given or known[name].default is known[name].empty)
+    }
+    return f"({', '.join(f'{name}={text}' for name, text in (used | given).items())})"
+
+
 def _keywords(arguments: str, what: str) -> dict[str, str]:
     """Splits arguments. For example, `(a=1, b=@x.y())` becomes {"a": "1", "b": "@x.y()"}."""
     parsed, source_of = _parsed(f"f{arguments or '()'}")
@@ -215,20 +214,13 @@ def _parsed(text: str) -> tuple[ast.expr | None, Callable[[ast.expr], str]]:
     return parsed, lambda node: (ast.get_source_segment(text, node) or "").replace(_AT, "@")
 
 
-def _call(
-    function: Any,
-    arguments: str,
-    what: str,
-    *positional: Any,
-    tracked: bool = True,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
-) -> Any:
+def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: bool = True) -> Any:
     """Calls a recipe, builder or fiddler; re-raises any exception as a UserError.
 
     Unless the exception is a UserError, the new message contains its traceback. If `tracked` is
     true, the history of each value that the function sets names a line in the function's file.
     """
-    parsed = _parse_arguments(function, arguments, what, skip=len(positional), defaults=defaults)
+    parsed = _parse_arguments(function, arguments, what, skip=len(positional))
     tracking = provenance.in_file_of(function) if tracked else contextlib.nullcontext()
     try:
         with tracking:

@@ -191,6 +191,16 @@ def test_a_smoke_test_takes_pythons_text_if_asked() -> None:
     assert data.files is None and not data.pack
 
 
+def test_a_smoke_test_gives_only_required_arguments_if_there_are_others() -> None:
+    config = config_lib.resolve("recipes.t5_1_1_finetune(size='base')", ["smoke_test"])
+    assert config.data.files == "train.tsv"
+    assert config_lib.resolve("recipes.t5_1_1_finetune", ["smoke_test"]).data.files != "train.tsv"
+    config = config_lib.resolve("recipes.convert(to='t5x')", ["smoke_test"])
+    assert Path(config.checkpoint).is_dir() and config.to == "t5x"
+    with pytest.raises(UserError, match="needs a value for checkpoint"):
+        config_lib.resolve("recipes.convert(to='t5x')", ["local_cpu", "not_there"])
+
+
 def test_an_evaluation_becomes_small_too() -> None:
     job = applied("t0_eval(checkpoint='run/checkpoints/checkpoint_20')", "smoke_test")
     assert job.batch_size <= 8
