@@ -11,9 +11,11 @@ from recipes.mt0 import mt0_base as mt0_base
 from recipes.mt0 import mt0_eval as mt0_eval
 from recipes.mt0 import mt0_large as mt0_large
 from recipes.mt0 import mt0_small as mt0_small
+from recipes.mt0 import mt0_t0pp as mt0_t0pp
 from recipes.mt0 import mt0_xl as mt0_xl
 from recipes.mt0 import mt0_xxl as mt0_xxl
-from recipes.mt0 import mt0_xxl_xmtf as mt0_xxl_xmtf
+from recipes.mt0 import mt0_xxl_mt as mt0_xxl_mt
+from recipes.mt0 import mt0_xxl_p3 as mt0_xxl_p3
 from recipes.mt0 import mt5_lm_adapt as mt5_lm_adapt
 from recipes.pretraining import continue_pretraining as continue_pretraining
 from recipes.romanian import ro_mt5_base as ro_mt5_base

@@ -3,34 +3,84 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from mtf import builders
 from mtf.base.errors import UserError
-from mtf.data import ByteVocabulary
+from mtf.config import new_run_dir
+from mtf.data import ByteVocabulary, DatasetTaskConfig
+from mtf.evaluation import RankFilesConfig
+from mtf.jobs import Cache, Convert, Evaluate, Infer, Train
 from mtf.models import LoraConfig
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdamWConfig
 
+# A model with random weights, and data, with which `smoke_test` replaces what is not given.
+_TINY = Path(__file__).with_name("tiny")
+_MODEL, _PAIRS, _CHOICES = (str(_TINY / name) for name in ("model", "pairs.tsv", "choices.jsonl"))
+
 
 def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
-    """Trains a tiny network offline for 20 steps with 4 short rows each, in a minute on a laptop.
+    """Runs any job offline with a tiny model and little data, in a minute on a laptop.
 
-    The run starts from scratch. It keeps the vocabulary size, objective, loss, optimizer, schedule
-    and local data (files, corpora, and a mixture's cache or mirror). Text that ships with Python
-    replaces data from the Hugging Face hub, or all data if `python_text` is set. A remote
-    vocabulary is replaced by bytes with 125 sentinels, unless the data come from a cache. Jobs that
-    do not train are only adapted to a CPU (see `local_cpu`), with a batch size of 4.
+    Training starts from scratch and takes 20 steps with 4 short rows each. It keeps the objective,
+    loss, optimizer, schedule and local data (files, corpora, and a mixture's cache or mirror). Text
+    that ships with Python replaces data from the Hugging Face hub, or all data if `python_text` is
+    set. A remote vocabulary is replaced by bytes with 125 sentinels, unless the data come from a
+    cache. The other jobs read a model and data that come with mtf, unless a checkpoint and local
+    data are given.
     """
+    job = fdl.get_callable(config)
+    if job is Cache:
+        _use_tiny_task(config)
+    if job in (Cache, Convert):
+        return
     local_cpu(config)
     config.batch_size = 4
-    if not _has_field(config, "train_steps"):
-        return
+    if _has_field(config, "train_steps"):
+        _shrink(config, python_text)
+    if job in (Evaluate, Infer):
+        config.checkpoint = config.checkpoint or _MODEL
+    if job is Evaluate and builders.data.is_remote(config.data):
+        lengths = {"inputs": 64, "targets": 16}
+        config.data = fdl.Config(RankFilesConfig, files=_CHOICES, task_feature_lengths=lengths)
+    elif job is Infer and config.files is None and config.data_dir is None:
+        config.files, config.mixture_or_task_name = _PAIRS, None
+        config.output_dir = config.output_dir or new_run_dir("infer")
+        config.decoding.max_length = 16
+
+
+def _arguments(recipe: str) -> dict[str, str]:
+    """Returns the arguments with which `--apply smoke_test` calls a recipe that is given none."""
+    arguments = {
+        "cache": {"mixture": "tiny"},
+        "continue_pretraining": {"checkpoint": _MODEL, "files": str(_TINY / "text.txt")},
+        "convert": {"checkpoint": _MODEL, "output": new_run_dir("convert")},
+        "finetune": {"checkpoint": _MODEL, "train": _PAIRS, "validation": _PAIRS},
+        "t5_1_1_finetune": {"files": _PAIRS},
+    }
+    return arguments.get(recipe, {})
+
+
+vars(smoke_test)["arguments"] = _arguments
+
+
+def _use_tiny_task(config: fdl.Config[Cache]) -> None:
+    config.output = config.output or new_run_dir("cache")
+    config.num_workers, config.max_rows = 1, 20
+    if (config.task, config.data_dir, config.from_seqio) == (None, None, None):
+        config.mixture, config.vocabulary = "tiny", "byt5"
+        columns = {"inputs": "inputs", "targets": "targets", "tsv_header": False}
+        config.task = fdl.Config(DatasetTaskConfig, files={"train": _PAIRS}, **columns)
+
+
+def _shrink(config: fdl.Config[Train], python_text: bool) -> None:
     network = config.model.network
     network.emb_dim, network.num_heads, network.head_dim, network.mlp_dim = 32, 2, 16, 64
-    network.num_encoder_layers = network.num_decoder_layers = 2
+    network.num_encoder_layers = network.num_decoder_layers = 1
     network.remat_policy = "none"
     data = config.data
     if python_text or builders.data.is_remote(data):
@@ -38,6 +88,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     vocabulary = data.vocabulary
     if getattr(data, "cache_dir", None) is None and "://" in getattr(vocabulary, "path", ""):
         data.vocabulary = fdl.Config(ByteVocabulary, extra_ids=125)
+        network.vocab_size = builders.model.BYT5_VOCAB_SIZE
     # Span corruption turns 70 tokens into 64 inputs; in BERT's objective, all 70 are targets.
     data.task_feature_lengths = {"inputs": 64, "targets": 72}
     if _has_field(data, "num_streams"):
@@ -47,12 +98,13 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     config.num_samples = 1
     config.trainer.num_microbatches = 1
     config.trainer.stats_period = 5
+    period = config.train_steps // 2
     if config.trainer.eval_period is not None:
-        config.trainer.eval_period = config.train_steps
+        config.trainer.eval_period = period
         config.trainer.eval_steps = 2
     if config.evaluator is not None:
-        config.evaluator.num_examples = 4
-    config.checkpoint.save.period = 10
+        config.evaluator.period, config.evaluator.num_examples = period, 4
+    config.checkpoint.save.period = period
 
 
 def deterministic(config: fdl.Config, seed: int = 42) -> None:

@@ -7,18 +7,20 @@ import fiddle as fdl
 from mtf.jobs import Cache, Convert
 
 
-def cache(mixture: str, output: str, vocabulary: str | None = None) -> fdl.Config[Cache]:
+def cache(
+    mixture: str, output: str | None = None, vocabulary: str | None = None
+) -> fdl.Config[Cache]:
     """Renders and tokenizes a mixture or task once, for training and evaluation from a token cache.
 
-    Command: `python -m mtf.run "recipes.cache(mixture='t0++_train', output='CACHE')"`, which is the
-    same as `python -m mtf.cache t0++_train --output CACHE`. To use a dataset as a task, add
+    Command: `python -m mtf.run "recipes.cache(mixture='t0++_train')"`, which is the same as
+    `python -m mtf.cache t0++_train`. To use a dataset as a task, add
     `--set "task=@mtf.data.DatasetTaskConfig(files={'train': 'a.jsonl'}, inputs=q, targets=a)"`.
     Hardware: CPU cores, one process for each.
     Expect: a directory for `data.cache_dir`, also on `gs://` and `s3://`.
 
     Args:
       mixture: mixture or task.
-      output: directory of the cache.
+      output: directory of the cache; None for the one from which recipes read the mixture.
       vocabulary: SentencePiece model, or "byt5"; None for the released model of the mixture.
     """
     return fdl.Config(Cache, mixture=mixture, output=output, vocabulary=vocabulary)

@@ -26,42 +26,122 @@ from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
 from mtf.training import AdafactorConfig, TrainerConfig
 from recipes.family import member
 
+_XP3 = "hf://datasets/bigscience/xP3/*/merged_*.jsonl"
+_XP3MT = "hf://datasets/bigscience/xP3mt/*/merged_*.jsonl"
+_P3 = "hf://datasets/Muennighoff/P3/p31t0_train.zip/**/*.jsonl"
+
 
 def _mt0(
-    size: str,
+    size_and_files: tuple[str, str],
+    files: str | tuple[str, ...] | None = None,
+    vocabulary: str = builders.vocabulary.MT5_PATH,
+    checkpoint: str | None = None,
+) -> fdl.Config[Train]:
+    """Trains mT0 MODEL as released, by fine-tuning mT5.
+
+    | recipe       | parameters | data  | released at step | hardware   |
+    |--------------|------------|-------|------------------|------------|
+    | `mt0_small`  | 300M       | xP3   | 1,025,000        | TPU v4-64  |
+    | `mt0_base`   | 580M       | xP3   | 1,025,000        | TPU v4-64  |
+    | `mt0_large`  | 1.2B       | xP3   | 1,025,000        | TPU v4-64  |
+    | `mt0_xl`     | 3.7B       | xP3   | 1,010,000        | unknown    |
+    | `mt0_xxl`    | 13B        | xP3   | 1,007,000        | TPU v4-256 |
+    | `mt0_xxl_mt` | 13B        | xP3mt | 1,007,000        | TPU v4-256 |
+    | `mt0_xxl_p3` | 13B        | P3    | 1,007,000        | unknown    |
+
+    xP3 has English prompts for examples in 46 languages; in xP3mt, prompts are also translated to
+    20 languages; P3 is English. The steps and the hardware are those of the model cards and files
+    of bigscience/mt0-* on the Hugging Face hub.
+
+    Paper: Muennighoff et al. 2023, https://arxiv.org/abs/2211.01786, section 3.
+    Source checkpoint: T5X's mt5_SIZE at step 1,000,000.
+    The original: T5X's finetune.gin with a batch size of 512, inputs and targets of 1024 tokens,
+    and no packing. The loss is averaged within each sequence. The authors trained for 30,000 steps
+    and chose the best checkpoint (issue 6 of bigscience-workshop/xmtf).
+    Command: `python -m mtf.run recipes.NAME`. If the data are not on this machine, it prints the
+    command that downloads them. To end at the released step, add `--set train_steps=STEP`.
+    Hardware: see the table.
+    Expect: a model like its namesake on the Hugging Face hub. The model cards list the scores that
+    `mt0_eval` computes.
+
+    Deviations:
+      * The data are the published files, and all examples are shuffled together, so the rate of a
+        dataset is proportional to its number of examples. Like the hub's loader, the recipe reads
+        only `merged_LANGUAGE.jsonl` of xP3 and xP3mt; the other files of a language are parts of
+        this file, with duplicates. P3 is the authors' version, Muennighoff/P3. The names of xP3mt's
+        files and of those in P3's archive are assumed.
+      * Inputs do not end with EOS, as in xP3's preprocessing (data/xp3/xp3_jsonl_to_meg.slurm of
+        bigscience-workshop/bigscience), in the later mixtures of `mt0_t0pp`'s repository and in the
+        released evaluation. The code that read xP3 for mT5 was not published.
+      * XL and XXL are split across 4 partitions and fully sharded, as in the repository of
+        `mt0_t0pp`, which uses 16 microbatches. Microbatches save memory and do not change values.
+        This recipe uses 4, because gathering the parameters for each microbatch takes longer than
+        the matrix products (docs/plan.md).
+      * Attention is recomputed in the backward pass, which saves memory and does not change values.
+      * A checkpoint is saved every 1,000 steps, and all are kept so that the best can be chosen.
+
+    Args:
+      files: files with inputs and targets to use instead; each pair must occur in only one file.
+      vocabulary: mT5's SentencePiece model.
+      checkpoint: another initial checkpoint, such as a local copy.
+    """
+    size, published = size_and_files
+    start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
+    model = builders.model.mt5(size, remat_policy="minimal")
+    model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
+    return fdl.Config(
+        Train,
+        model=model,
+        data=fdl.Config(
+            TextFilesConfig,
+            files=files or published,
+            vocabulary=builders.vocabulary.mt5(vocabulary),
+            task_feature_lengths={"inputs": 1024, "targets": 1024},
+            objective=fdl.Config(SpanCorruption),
+            inputs_add_eos=False,
+            pack=False,
+        ),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
+        train_steps=start.step + 30_000,
+        batch_size=512,
+        trainer=fdl.Config(TrainerConfig, num_microbatches=4),
+        partitioner=_fully_sharded(size),
+        checkpoint=builders.checkpoint.every(1000, restore=start),
+    )
+
+
+mt0_small = member(_mt0, ("small", _XP3), "mt0_small", "small (300M)")
+mt0_base = member(_mt0, ("base", _XP3), "mt0_base", "base (580M)")
+mt0_large = member(_mt0, ("large", _XP3), "mt0_large", "large (1.2B)")
+mt0_xl = member(_mt0, ("xl", _XP3), "mt0_xl", "XL (3.7B)")
+mt0_xxl = member(_mt0, ("xxl", _XP3), "mt0_xxl", "XXL (13B)")
+mt0_xxl_mt = member(_mt0, ("xxl", _XP3MT), "mt0_xxl_mt", "XXL-MT (13B)")
+mt0_xxl_p3 = member(_mt0, ("xxl", _P3), "mt0_xxl_p3", "XXL-P3 (13B)")
+
+
+def mt0_t0pp(
+    size: Literal["small", "base", "large", "xl", "xxl"] = "xxl",
     cache_dir: str | tuple[str, ...] | None = None,
     vocabulary: str = builders.vocabulary.MT5_PATH,
     checkpoint: str | None = None,
-    train_steps: int | None = None,
 ) -> fdl.Config[Train]:
-    """Trains mT0 MODEL by fine-tuning mT5 on T0++'s prompts.
+    """Trains mT5 on T0++'s prompts, as in multilingual-t0's README.md (the page).
 
-    multilingual-t0's README.md (the page) describes XXL; the other sizes have the same settings.
-
-    | recipe      | parameters | partitions        | hardware of the released model |
-    |-------------|------------|-------------------|--------------------------------|
-    | `mt0_small` | 300M       | 1                 | TPU v4-64                      |
-    | `mt0_base`  | 580M       | 1                 | TPU v4-64                      |
-    | `mt0_large` | 1.2B       | 1                 | TPU v4-64                      |
-    | `mt0_xl`    | 3.7B       | 4 (fully sharded) | not stated                     |
-    | `mt0_xxl`   | 13B        | 4 (fully sharded) | TPU v4-256                     |
-
-    Paper: none for this setting; `mt0_xxl_xmtf` is the published model.
-    Source checkpoint: T5X's mt5_SIZE at step 1,000,000.
+    Paper: none for this setting; `mt0_xxl` is the published model.
+    Source checkpoint: T5X's mt5_SIZE at step 1,000,000. The page describes XXL; the other sizes
+    have the same settings.
     The original command: T5X's `train.py` with its XXL and finetune gin files. It trains on the
     mixture `mt5_d4_gpt_sglue_train`, which is not cached, to step 1,125,000 with inputs and targets
     of 256 tokens.
-    Command: `python -m mtf.run recipes.NAME`, which renders and tokenizes the examples during
-    training. To use a cache, run `python -m mtf.cache mt5_d4_gpt_sglue_train --output CACHE`, then
-    `python -m mtf.run "recipes.NAME(cache_dir='CACHE')"`.
-    Hardware: not stated on the page. The repository splits XL and XXL across 4 TPU v4 chips. The
-    table has the hardware with which the released models were trained on xP3.
+    Command: `python -m mtf.cache mt5_d4_gpt_sglue_train`, then
+    `python -m mtf.run recipes.mt0_t0pp`. To render and tokenize the examples during training, as in
+    the original, add `--set data.loader=seqio`.
+    Hardware: not stated on the page. The repository splits XL and XXL across 4 TPU v4 chips.
     Expect: no score was published for this setting. To evaluate the model, run `mt0_eval` with
     `inputs_add_eos=True`.
 
     The mixture is that of the commit that the command uses (7d79f4a, 2021-11-07). Its inputs end
-    with EOS unless SeqIO truncates them to 256 tokens. In the repository's later mixtures, such as
-    `t0_plus_plus_train`, inputs do not end with EOS.
+    with EOS. In the repository's later mixtures, such as `t0_plus_plus_train`, they do not.
 
     Deviations:
       * The initial checkpoint is T5X's conversion of the page's mt5/xxl/model.ckpt-1000000.
@@ -70,7 +150,8 @@ def _mt0(
       * XL and XXL are split across 4 partitions and fully sharded, as in the repository, and layers
         are recomputed in the backward pass. With one partition and the standard rules, as in
         finetune.gin, these models would not fit into memory.
-      * With `cache_dir`, truncated inputs also end with EOS.
+      * The mixture is cached. Inputs that are truncated to 256 tokens also end with EOS, which they
+        do not with SeqIO.
       * There is no evaluation during training, as in the repository. finetune.gin would evaluate
         20 batches of each of 464 tasks every 1,000 steps.
       * The seeds are fixed, whereas finetune.gin draws new seeds at every start.
@@ -82,10 +163,10 @@ def _mt0(
     (`--set model.loss_normalizing_factor=234496`), which does not change Adafactor's updates.
 
     Args:
-      cache_dir: output of `python -m mtf.cache`; None to render and tokenize examples with SeqIO.
+      size: size of mT5.
+      cache_dir: output of `python -m mtf.cache`; None for its default place.
       vocabulary: mT5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
-      train_steps: number of the last step; None for 125,000 steps after the initial checkpoint.
     """
     start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
     return fdl.Config(
@@ -95,84 +176,11 @@ def _mt0(
             "mt5_d4_gpt_sglue_train", cache_dir, vocabulary, {"inputs": 256, "targets": 256}
         ),
         optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=start.step + 125_000 if train_steps is None else train_steps,
+        train_steps=start.step + 125_000,
         batch_size=128,
         trainer=fdl.Config(TrainerConfig, eval_period=None),
         partitioner=_fully_sharded(size),
         checkpoint=builders.checkpoint.every(5000, restore=start),
-    )
-
-
-mt0_small = member(_mt0, "small", "mt0_small", "small (300M)")
-mt0_base = member(_mt0, "base", "mt0_base", "base (580M)")
-mt0_large = member(_mt0, "large", "mt0_large", "large (1.2B)")
-mt0_xl = member(_mt0, "xl", "mt0_xl", "XL (3.7B)")
-mt0_xxl = member(_mt0, "xxl", "mt0_xxl", "XXL (13B)")
-
-
-def mt0_xxl_xmtf(
-    files: str | tuple[str, ...] = "xP3/*/merged_*.jsonl",
-    vocabulary: str = builders.vocabulary.MT5_PATH,
-    checkpoint: str | None = None,
-    finetuning_steps: int = 30_000,
-) -> fdl.Config[Train]:
-    """Trains mT0 XXL (13B) as released, by fine-tuning mT5 XXL on xP3 in 46 languages.
-
-    Paper: Muennighoff et al. 2023, https://arxiv.org/abs/2211.01786, section 3.
-    Source checkpoint: T5X's mt5_xxl at step 1,000,000.
-    The original: T5X's fine-tuning on xP3 with a batch size of 512, inputs and targets of 1024
-    tokens, and no packing. The loss is averaged within each sequence. The model was trained for
-    30,000 steps, and the best checkpoint was near step 7,000.
-    Command: `hf download bigscience/xP3 --repo-type dataset --include '*/merged_*.jsonl'
-    --local-dir xP3`, then `python -m mtf.run recipes.mt0_xxl_xmtf`.
-    Hardware: TPU v4-256.
-    Expect: a model like bigscience/mt0-xxl on the Hugging Face hub. Its model card lists the scores
-    that `mt0_eval` computes.
-
-    Deviations:
-      * xP3 is read from its published files, and all examples are shuffled together, so the rate of
-        a dataset is proportional to its number of examples. Like the hub's loader, the recipe reads
-        only `merged_LANGUAGE.jsonl`; the other files of a language are parts of this file, with
-        duplicates.
-      * Inputs do not end with EOS, as in xP3's preprocessing (data/xp3/xp3_jsonl_to_meg.slurm of
-        bigscience-workshop/bigscience), in the later mixtures of `mt0_xxl`'s repository and in the
-        released evaluation. The code that read xP3 for mT5 was not published.
-      * The learning rate of 0.001, Adafactor and the dropout rate of 0.1 are those of T5X's
-        finetune.gin, because neither the paper nor the release states these settings.
-      * The model is split across 4 partitions and fully sharded, as in the repository of `mt0_xxl`.
-        The repository uses 16 microbatches, which save memory and do not change values. This recipe
-        uses 4, because gathering the parameters for each microbatch takes longer than the matrix
-        products (docs/plan.md).
-      * Attention is recomputed in the backward pass, which saves memory and does not change values.
-      * A checkpoint is saved every 1,000 steps, and all are kept so that the best can be chosen.
-
-    Args:
-      files: xP3's files, which contain inputs and targets; each pair must occur in only one file.
-      vocabulary: mT5's SentencePiece model.
-      checkpoint: another initial checkpoint, such as a local copy.
-      finetuning_steps: number of updates.
-    """
-    start = builders.checkpoint.start("mt5_xxl", checkpoint)
-    model = builders.model.mt5("xxl", remat_policy="minimal")
-    model.loss_normalizing_factor = "AVERAGE_PER_SEQUENCE"
-    return fdl.Config(
-        Train,
-        model=model,
-        data=fdl.Config(
-            TextFilesConfig,
-            files=files,
-            vocabulary=builders.vocabulary.mt5(vocabulary),
-            task_feature_lengths={"inputs": 1024, "targets": 1024},
-            objective=fdl.Config(SpanCorruption),
-            inputs_add_eos=False,
-            pack=False,
-        ),
-        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
-        train_steps=start.step + finetuning_steps,
-        batch_size=512,
-        trainer=fdl.Config(TrainerConfig, num_microbatches=4),
-        partitioner=_fully_sharded("xxl"),
-        checkpoint=builders.checkpoint.every(1000, restore=start),
     )
 
 
@@ -185,14 +193,14 @@ def mt0_eval(
     """Evaluates an mT0 model by rank on XNLI, XCOPA, XStoryCloze and XWinograd.
 
     Paper: Muennighoff et al. 2023, https://arxiv.org/abs/2211.01786, section 4.
-    Source checkpoint: the checkpoint to evaluate, such as one of `mt0_xxl_xmtf`.
+    Source checkpoint: the checkpoint to evaluate, such as one of `mt0_xxl`.
     The original command: t-zero's `run_eval.py` on bigscience/mt0-xxl, as in
     evaluation/results/tr13/tzeroeval/evaluate_mt0.slurm of bigscience-workshop/bigscience. It uses
     five English prompts for each of the 42 languages of the four datasets (210 prompts in total),
     at most 512 tokens, float32, and the validation split or, for XWinograd, the test split.
     Command: `hf download bigscience/mt0-xxl --local-dir mt0-xxl`, then
     `python -m mtf.run "recipes.mt0_eval(checkpoint='mt0-xxl')"`. To evaluate a model trained by
-    one of the recipes `mt0_small` … `mt0_xxl`, in which inputs end with EOS, run
+    `mt0_t0pp`, in which inputs end with EOS, run
     `python -m mtf.run "recipes.mt0_eval(checkpoint='RUN', inputs_add_eos=True)"`.
     To use all of promptsource's prompts for a dataset, add
     `--set data.mixture_or_task_name=xnli_score_eval`. Missing datasets are skipped; the terminal
@@ -208,7 +216,7 @@ def mt0_eval(
         break in "underscore refer to". Its translated prompts (xP3mt) are not available in mtf.
       * English Story Cloze, which must be requested with a form, and the English datasets of the
         original command (COPA, RTE, ANLI, CB, Winogrande) are in the mixture of `t0_eval` instead.
-      * The model is split across 4 partitions, as in `mt0_xxl_xmtf`.
+      * The model is split across 4 partitions, as in `mt0_xxl`.
 
     Args:
       checkpoint: run directory, checkpoint or Hugging Face directory to evaluate; it must be set
@@ -216,8 +224,8 @@ def mt0_eval(
       cache_dir: output of `python -m mtf.cache mt0_score_eval`; None to render and tokenize the
         datasets during the evaluation.
       vocabulary: mT5's SentencePiece model.
-      inputs_add_eos: whether inputs end with EOS, as in the training of `mt0_small` … `mt0_xxl`.
-        The released models were trained and evaluated without EOS.
+      inputs_add_eos: whether inputs end with EOS, as in the training of `mt0_t0pp`. The released
+        models were trained and evaluated without EOS.
     """
     return fdl.Config(
         Evaluate,
@@ -261,8 +269,8 @@ def mt5_lm_adapt(
     `python -m mtf.run "recipes.mt5_lm_adapt(size='base', files={'ro': 'ro.txt', 'en': 'en.txt'})"`.
     The repository also defines a mixture of OSCAR 2019, with 166 languages, in which inputs and
     targets have equal lengths. To use it, run
-    `python -m mtf.cache oscar_lm_adaptation --output CACHE --data-dir MIRROR`, then
-    `python -m mtf.run "recipes.mt5_lm_adapt(mixture='oscar_lm_adaptation', cache_dir='CACHE')"
+    `python -m mtf.cache oscar_lm_adaptation --data-dir MIRROR`, then
+    `python -m mtf.run "recipes.mt5_lm_adapt(mixture='oscar_lm_adaptation')"
     --set data.task_feature_lengths.targets=512`. MIRROR must contain the files
     `oscar/unshuffled_deduplicated_LANGUAGE/train.parquet`, because the hub provides OSCAR 2019 only
     as a loading script, which `datasets` no longer runs.
@@ -284,7 +292,7 @@ def mt5_lm_adapt(
       checkpoint: another initial checkpoint, such as a local copy.
       mixture: mixture of documents to use instead of the stream, such as oscar_lm_adaptation or
         mc4_prefix_lm.
-      cache_dir: token cache of the mixture; None to tokenize the documents with SeqIO.
+      cache_dir: token cache of the mixture; None for its default place.
     """
     start = builders.checkpoint.start(f"mt5_{size}", checkpoint)
     text: dict[str, Any] = {
@@ -332,7 +340,6 @@ def _mixture(
         mixture_or_task_name=name,
         vocabulary=builders.vocabulary.mt5(vocabulary),
         task_feature_lengths=task_feature_lengths,
-        loader="seqio" if cache_dir is None else "cache",
         cache_dir=cache_dir,
     )
 

@@ -48,8 +48,8 @@ def _t0(
     (t5.1.1.lm100k.SIZE). It trains on the cached mixture to step 1,112,200 with a learning rate of
     0.001, 1,048,576 tokens per batch, inputs of 1024 tokens, targets of 256 tokens, 2,048 tokens
     per microbatch and replica, and a model parallelism of 8.
-    Command: `python -m mtf.cache MIXTURE --output CACHE`, then
-    `python -m mtf.run "recipes.NAME(cache_dir='CACHE')"`.
+    Command: `python -m mtf.cache MIXTURE`, then `python -m mtf.run recipes.NAME`. To render and
+    tokenize the examples during training, add `--set data.loader=seqio`.
     Hardware: TPU v3-512, whose 512 cores form 64 replicas of 8 partitions each. For XL, the
     hardware is not stated.
     Expect: these rank accuracies (mean over prompts; the star marks training datasets).
@@ -89,8 +89,7 @@ def _t0(
       * Prompts with random choices use a fixed seed, so that another run renders the same text.
 
     Args:
-      cache_dir: output of `python -m mtf.cache`; it must be set unless `--set data.loader=seqio`
-        is used to render and tokenize the examples during training.
+      cache_dir: output of `python -m mtf.cache`; None for its default place.
       vocabulary: T5's SentencePiece model.
       checkpoint: another initial checkpoint, such as a local copy.
       tokens_per_batch: number of input tokens in a batch (the batch size times the input length).

@@ -70,7 +70,7 @@ def test_each_recipe_of_a_family_has_the_help_of_the_family_under_its_name(shown
     text = shown("recipes.t0_3b", "--help")
     assert "\nTrains T0 3B on the 38 datasets " in text
     assert "| `t0_3b`                     | XL   | `t0_train` (38 datasets) " in text
-    assert "\"recipes.t0_3b(cache_dir='CACHE')\"" in text and "NAME" not in text
+    assert "python -m mtf.run recipes.t0_3b`" in text and "NAME" not in text
     assert "size_and_mixture" not in text and "    number of input tokens in a batch" in text
 
 

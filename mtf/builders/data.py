@@ -28,6 +28,8 @@ def is_remote(data: fdl.Config) -> bool:
     A mixture is local if it has a cache or reads files or a local mirror.
     """
     kind = fdl.get_callable(data)
+    if kind is TextFilesConfig:
+        return "hf://" in str(data.files)
     if kind is HubStreamConfig:
         files = data.data_files
         listed = files.values() if isinstance(files, dict) else [files]

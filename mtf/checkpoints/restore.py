@@ -21,7 +21,8 @@ from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.models.stacking import is_stacked, unstacked_names
 from mtf.models.trees import Tree, flat_names
 from mtf.storage import AnyPath, as_path, is_listable, is_remote
-from mtf.storage.copies import nearest_copy, unchanged
+from mtf.storage.copies import copy_of, nearest_copy, unchanged
+from mtf.storage.errors import StorageError
 from mtf.storage.pool import ReadingPool
 
 AssignmentMap = tuple[tuple[str, str | None], ...]
@@ -30,6 +31,18 @@ AssignmentMap = tuple[tuple[str, str | None], ...]
 def checkpoint_path(config: RestoreCheckpointConfig) -> AnyPath:
     """Returns the checkpoint that a config selects; raises UserError if there is none."""
     path, setting = nearest_copy(as_path(config.path)), f"checkpoint.restore.path: {config.path}"
+    try:
+        return _chosen(path, config, setting)
+    except StorageError as error:
+        if error.kind != "network":
+            raise
+        raise UserError(
+            f"{error} To copy the checkpoint to {copy_of(path)} while there is a network, run "
+            f"python -m mtf fetch {config.path}"
+        ) from error
+
+
+def _chosen(path: AnyPath, config: RestoreCheckpointConfig, setting: str) -> AnyPath:
     if is_remote(path) and not is_listable(path):
         if config.mode == "specific":
             return path  # Opening the checkpoint reports missing files.

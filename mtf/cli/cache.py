@@ -1,4 +1,4 @@
-"""Renders and tokenizes a mixture for training (`python -m mtf.cache MIXTURE --output DIR`)."""
+"""Renders and tokenizes a mixture for training (`python -m mtf.cache MIXTURE`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mtf.jobs import Cache
 
 _EPILOG = """\
 examples:
-  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model
+  python -m mtf.cache t0++_train
   python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model \\
       --data-dir datasets --skip-missing --only 'piqa_*' 'trec_*'
   python -m mtf.cache t0++_train --output caches/t0 --check
@@ -57,9 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(job: Cache) -> int:
     """Prints the damage in a cache, and returns the exit status."""
     from mtf.data.cache.reader import TokenCache, check_files  # Imports NumPy.
+    from mtf.jobs.cache.run import output_of
     from mtf.storage import as_path
 
-    cache_dir = as_path(job.output)
+    cache_dir = as_path(output_of(job))
     cache = TokenCache(cache_dir, job.mixture)
     names = list(cache.mixture(job.mixture).tasks)
     num_damaged = 0

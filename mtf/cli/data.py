@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status, which is 0, or 2 for invalid input."""
     options = _parser().parse_args(argv)
     # The seed of the templates is not an option.
-    chosen = {**vars(options), "output": "", "split": [options.split], "seed": 0}
+    chosen = {**vars(options), "split": [options.split], "seed": 0}
 
     def run() -> None:
         from mtf.cli import mixture_report  # Imports NumPy, which --help does not need.

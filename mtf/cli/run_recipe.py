@@ -92,7 +92,9 @@ def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:
             "No recipe was given. Run python -m mtf.run RECIPE, for example python -m mtf.run "
             "recipes.quickstart. Use --list to list all recipes and --help to show the options."
         )
-    return config_lib.resolve(options.recipe[0]), config_lib.recipe_name(options.recipe[0])
+    fiddlers = [text for kind, text in options.overrides if kind == "apply"]
+    config = config_lib.resolve(options.recipe[0], fiddlers)
+    return config, config_lib.recipe_name(options.recipe[0])
 
 
 def _has_run_dir(config: fdl.Config) -> bool:

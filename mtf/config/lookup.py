@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -30,10 +30,22 @@ _ELEMENT = re.compile(r"(?<=[=\[(,\s])@(?=[^\W\d])")
 _AT = "__component__."
 
 
-def resolve(name: str) -> fdl.Config:
-    """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`."""
+def resolve(name: str, fiddlers: Iterable[str] = ()) -> fdl.Config:
+    """Returns the config created by the recipe `module.recipe(kw=…)` or `file.py:recipe(kw=…)`.
+
+    One of `fiddlers`, which will be applied to the config, may have an attribute `arguments`: a
+    function that takes the name of a recipe and returns a dict of texts. They are used as arguments
+    if none are given; otherwise, only those that the recipe requires are used.
+    """
     what, arguments = split_call(name)
-    config = _call(find_recipe(what), arguments, what)
+    recipe = find_recipe(what)
+    for text in fiddlers:
+        with contextlib.suppress(UserError):  # `apply_fiddler` reports a wrong name.
+            fiddler = _find_fiddler(split_call(text)[0])
+            if hasattr(fiddler, "arguments"):
+                examples = fiddler.arguments(recipe_name(what))
+                arguments = _completed(recipe, arguments, what, examples)
+    config = _call(recipe, arguments, what)
     if not isinstance(config, fdl.Config):
         raise UserError(
             f"{what} returns a {type(config).__name__}. A recipe must return an fdl.Config "
@@ -73,8 +85,7 @@ def make_component(text: str, declared: Any = Any) -> Any:
 def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
     """Applies the fiddler `name(kw=…)` to a config and returns the resulting config."""
     name, arguments = split_call(text)
-    dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
-    function = find_recipe(name) if ":" in name else find(dotted, "fiddler")
+    function = _find_fiddler(name)
     if not callable(function):
         raise UserError(
             f"{name} is a {type(function).__name__}, not a fiddler. A fiddler is a function."
@@ -86,6 +97,11 @@ def apply_fiddler(text: str, config: fdl.Config) -> fdl.Config:
             "place and return None, or return a new fdl.Config."
         )
     return tree.complete(config if changed is None else changed)
+
+
+def _find_fiddler(name: str) -> Any:
+    dotted = name if "." in name else f"{RECIPES}.fiddlers.{name}"
+    return find_recipe(name) if ":" in name else find(dotted, "fiddler")
 
 
 def split_call(text: str) -> tuple[str, str]:
@@ -161,6 +177,17 @@ def _parse_elements(text: str, declared: Any) -> list[Any]:
         except types.Mismatch as mismatch:
             raise types.Mismatch(f"at [{index}]: {mismatch}") from None
     return elements
+
+
+def _completed(recipe: Any, arguments: str, what: str, examples: Mapping[str, str]) -> str:
+    """Adds to the arguments of a recipe those of the `examples` that `resolve` uses."""
+    known, given = inspect.signature(recipe).parameters, _keywords(arguments, what)
+    used = {
+        name: repr(value)
+        for name, value in examples.items()
+        if name in known and (not given or known[name].default is known[name].empty)
+    }
+    return f"({', '.join(f'{name}={text}' for name, text in (used | given).items())})"
 
 
 def _keywords(arguments: str, what: str) -> dict[str, str]:

@@ -13,7 +13,8 @@ from mtf.data.sources.lines import TEXT_SUFFIXES
 from mtf.data.sources.records import FileSource, RecordSource
 from mtf.data.tasks.objectives import Objective, SegmentLengths, SpanCorruption
 from mtf.data.text.normalization import Normalization
-from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
+from mtf.data.text.vocabularies import RELEASED_MODELS, ByteVocabulary, Vocabulary
+from mtf.storage.copies import cache_directory
 
 # May change when a run resumes. For paths, the loaders compare the content instead.
 _MAY_CHANGE = {"on_resume": "may change"}
@@ -318,7 +319,9 @@ class TaskMixtureConfig(DataConfig):
         memory when the run starts, and yields the same batches as "cache". "seqio" renders and
         tokenizes during training, with SeqIO and TensorFlow.
       cache_dir: directory of the token cache or, for the loader "seqio", one or more directories of
-        SeqIO's caches. Each task is read from the first directory that contains it.
+        SeqIO's caches. Each task is read from the first directory that contains it. For the loader
+        "cache", None stands for the directory to which `mtf.cache` writes by default; evaluations
+        read the datasets instead.
       split: split to train on.
       eval_split: split to evaluate on; None for no evaluation.
       use_cached: whether the loader "seqio" reads SeqIO's caches in `cache_dir`.
@@ -369,8 +372,24 @@ class TaskMixtureConfig(DataConfig):
 
     @property
     def cache_dirs(self) -> tuple[str, ...]:
-        """The directories in `cache_dir`."""
+        """The directories of the token cache or of SeqIO's caches."""
+        if self.cache_dir is None and self.loader == "cache":
+            return (default_cache_dir(self.mixture_or_task_name, self.vocabulary),)
         return (self.cache_dir,) if isinstance(self.cache_dir, str) else self.cache_dir or ()
+
+
+def default_cache_dir(mixture: str, vocabulary: Vocabulary, *others: str) -> str:
+    """Returns the directory to which `mtf.cache` writes a mixture unless `--output` is given.
+
+    Args:
+      mixture: name of the mixture or task.
+      vocabulary: vocabulary of the cache.
+      *others: settings that recipes do not expect in a cache, such as "seed1".
+    """
+    names = {path: name for name, path in RELEASED_MODELS.items()}
+    # The name of a released vocabulary is known before its file has been downloaded.
+    name = names.get(vocabulary.path) or vocabulary.fingerprint().replace(":", "-")
+    return str(cache_directory() / "tokens" / mixture / "-".join((name, *others)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,12 @@ class Description:
     Attributes:
       rows: a dict mapping the name of each row in the table to its value.
       problems: messages about problems that would make the job fail when it starts.
+      unreached: messages about servers that cannot be reached; the job fails if this stays so.
     """
 
     rows: dict[str, str] = dataclasses.field(default_factory=dict)
     problems: list[str] = dataclasses.field(default_factory=list)
+    unreached: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         width = max(map(len, self.rows))
@@ -41,8 +43,10 @@ class Description:
             self.rows[name] = text(found)
             return found
         except UserError as error:
-            if isinstance(error, NotCheckedError) or _is_network_failure(error):
+            is_unreached = _is_network_failure(error)
+            if isinstance(error, NotCheckedError) or is_unreached:
                 self.rows[name] = f"not checked: {error}"
+                self.unreached += [str(error)] * is_unreached
             else:
                 self.rows[name] = "refused; see the message below"
                 self.problems += [str(error)] * (str(error) not in self.problems)

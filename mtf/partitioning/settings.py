@@ -125,6 +125,7 @@ class PartitionerConfig:
             raise UserError(
                 f"The mesh needs a multiple of fsdp × {parts} = {self.fsdp} × {num_partitions} = "
                 f"{used} devices, but there are {num_devices}. Set partitioner.fsdp and "
-                f"partitioner.{setting} so that this product divides {num_devices}."
+                f"partitioner.{setting} so that this product divides {num_devices}, or try the "
+                "recipe with --apply smoke_test."
             )
         return num_devices // used, self.fsdp, num_partitions

@@ -35,7 +35,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("MTF_CACHE") or f"{base}/mtf").expanduser()
 
 
-def copy_of(path: AnyPath) -> Path:
+def copy_of(path: str | AnyPath) -> Path:
     """Returns the path of the local copy of a remote path, whether or not the copy exists."""
     return cache_directory() / str(path).replace("://", "/")
 

@@ -225,8 +225,9 @@ def test_a_cache_of_some_tasks_is_refused_unless_allowed(tmp_path: Path) -> None
     assert message == (
         f"data: 1 of the 2 tasks of {NAME} are missing:\n"
         "  math_sums: not chosen by --only\n"
-        f"To add them, run python -m mtf.cache '{NAME}' --output {cache_dir}, which keeps finished "
-        "tasks. To use only 1 of 2 tasks, set data.allow_missing_tasks=True."
+        f"To add them, run python -m mtf.cache '{NAME}' --output {cache_dir} --vocabulary byt5 "
+        "--extra-ids 0, which keeps finished tasks. To use only 1 of 2 tasks, set "
+        "data.allow_missing_tasks=True."
     )
     allowed = data(cache_dir, allow_missing_tasks=True)
     assert all("thing" in inputs for batch in batches(allowed, 5) for inputs, _ in texts(batch))

@@ -176,12 +176,12 @@ def test_mt0_page(gin: Gin, t5x: Path) -> None:
     )
     assert status == 0
     # The deviations that the recipe documents.
-    assert differences(config_of(out), recipes.mt0_xxl()) <= {
+    assert differences(config_of(out), recipes.mt0_t0pp()) <= {
         *("model.network.remat_policy", "trainer.eval_period", "data.eval_split"),
         *("partitioner.num_partitions", "evaluator", "evaluator.period"),
         *("evaluator.num_examples", "evaluator.metrics", "evaluator.tasks", "evaluator.decoding"),
-        "partitioner.logical_axis_rules",
-    } | {path for path in values(recipes.mt0_xxl()) if "logical_axis_rules" in path}
+        *("partitioner.logical_axis_rules", "data.loader"),
+    } | {path for path in values(recipes.mt0_t0pp()) if "logical_axis_rules" in path}
 
 
 OPERATIVE = """
@@ -402,7 +402,9 @@ def test_a_function_of_fully_sharded_rules(gin: Gin, t5x: Path, tmp_path: Path) 
     status, out, _ = gin(mine, *bindings(**COMMON, TRAIN_STEPS="1100"))
     assert status == 0
     config = config_of(out)
-    assert config.partitioner.logical_axis_rules == recipes.mt0_xxl().partitioner.logical_axis_rules
+    assert (
+        config.partitioner.logical_axis_rules == recipes.mt0_t0pp().partitioner.logical_axis_rules
+    )
 
 
 @pytest.mark.parametrize("scanned", ["True", "False"])

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from mtf.cli.options import add_options
 from mtf.cli.run import main
 from mtf.data import DatasetTaskConfig
 from mtf.jobs import Cache, Convert
+from mtf.jobs.cache.run import output_of
 from tests.inference import models
 from tests.small import contents
 
@@ -58,6 +60,20 @@ def test_recipe_and_command_write_the_same_cache(run: Run) -> None:
     assert contents(Path("a")) == contents(Path("b"))
     assert {"cache.json", "mine/info.json", "mtf_job.json"} < contents(Path("a")).keys()
     assert cache.main(["mine", "--output", "b", "--check"]) == 0
+
+
+def test_the_default_output_depends_on_what_makes_a_cache_different(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MTF_CACHE", "/c")
+
+    def output(**settings: Any) -> str:
+        return output_of(Cache("c4_v220_span_corruption", **settings))
+
+    assert output() == "/c/tokens/c4_v220_span_corruption/t5"
+    different: list[dict[str, Any]] = [{"seed": 1}, {"max_rows": 9}, {"format": "seqio"}]
+    different += [{"vocabulary": "byt5"}, {"vocabulary": "byt5", "extra_ids": 9}, {}]
+    assert len({output(**settings) for settings in different}) == 6
 
 
 @pytest.mark.parametrize("to", ["hf", "t5x"])

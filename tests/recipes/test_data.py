@@ -28,8 +28,9 @@ from tests.test_loaders import examples_of_row
 def test_xp3_is_read_once_and_inputs_have_no_eos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MTF_CACHE", str(tmp_path))
     for language in ("ro", "en"):
-        folder = tmp_path / "xP3" / language
+        folder = tmp_path / "hf" / "datasets" / "bigscience" / "xP3" / language
         folder.mkdir(parents=True)
         lines = [
             json.dumps({"inputs": f"{language} {i}?", "targets": f"{language} {i}."}) + "\n"
@@ -38,8 +39,7 @@ def test_xp3_is_read_once_and_inputs_have_no_eos(
         (folder / f"merged_{language}.jsonl").write_text("".join(reversed(lines)))
         for part in (0, 1):  # xP3 has each pair again in the parts.
             (folder / f"xp3_part_{part}_train.jsonl").write_text("".join(lines[part::2]))
-    monkeypatch.chdir(tmp_path)
-    config = recipes.mt0_xxl_xmtf()
+    config = recipes.mt0_xxl()
     config.data.vocabulary = fdl.Config(ByteVocabulary)
     config.data.task_feature_lengths = {"inputs": 16, "targets": 16}
     data = fdl.build(config.data)
@@ -85,7 +85,7 @@ def test_a_streamed_evaluation_has_the_20_batches_of_the_original(
     assert all(row.any() for batch in first for row in batch["encoder_input_tokens"])
 
 
-@pytest.mark.parametrize(("recipe", "expected"), [("mt0_xxl", True), ("t0pp_xxl", False)])
+@pytest.mark.parametrize(("recipe", "expected"), [("mt0_t0pp", True), ("t0pp_xxl", False)])
 def test_whether_inputs_have_eos_is_known_without_templates(
     recipe: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,16 +147,17 @@ def test_mt0_is_evaluated_on_a_mirrors_data(
         ]
 
 
-def test_mt5_is_adapted_to_oscar(tmp_path: Path) -> None:
+def test_mt5_is_adapted_to_oscar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for code in ("ro", "en"):
         path = tmp_path / f"oscar/unshuffled_deduplicated_{code}/train.parquet"
         path.parent.mkdir(parents=True)
         rows = [{"text": f"{code} {i:04d} {'text ' * 20}"} for i in range(300)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    arguments = ["oscar_lm_adaptation", "--output", str(tmp_path / "cache"), "--vocabulary", "byt5"]
+    monkeypatch.setenv("MTF_CACHE", str(tmp_path / "cache"))
+    arguments = ["oscar_lm_adaptation", "--vocabulary", "byt5"]
     arguments += ["--data-dir", str(tmp_path), "--skip-missing", "--num-workers", "1"]
     assert cache.main(arguments) == 0
-    config = recipes.mt5_lm_adapt(mixture="oscar_lm_adaptation", cache_dir=str(tmp_path / "cache"))
+    config = recipes.mt5_lm_adapt(mixture="oscar_lm_adaptation")
     assert config.data.task_feature_lengths == {"inputs": 512, "targets": 256}
     config.data.vocabulary = fdl.Config(ByteVocabulary)
     with pytest.raises(UserError, match="164 of the 166 tasks of oscar_lm_adaptation are missing"):

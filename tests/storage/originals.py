@@ -118,8 +118,15 @@ def write_files(folder: Path) -> None:
     texts = list(sentences(100))
     (folder / "train.tsv").write_text("".join(f"{t}\t{t[:20]}\n" for t in texts))
     (folder / "inputs.txt").write_text("".join(f"{t}\n" for t in texts[:4]))
-    for language in ("en", "ro"):
-        file = folder / "xP3" / language / f"merged_{language}.jsonl"
-        file.parent.mkdir(parents=True)
-        pairs = ({"inputs": t, "targets": t[:20]} for t in texts)
-        file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    hub = folder / "copies" / "hf" / "datasets"
+    pairs = [json.dumps({"inputs": t, "targets": t[:20]}) + "\n" for t in texts]
+    for file in (
+        *(
+            f"bigscience/{name}/{x}/merged_{x}.jsonl"
+            for name in ("xP3", "xP3mt")
+            for x in ("en", "ro")
+        ),
+        "Muennighoff/P3/p31t0_train/p31t0/part.jsonl",
+    ):
+        (hub / file).parent.mkdir(parents=True)
+        (hub / file).write_text("".join(pairs))

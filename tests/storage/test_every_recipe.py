@@ -3,9 +3,9 @@
 A Google Cloud Storage emulator holds small checkpoints and vocabularies at the originals'
 addresses. A Hugging Face hub holds C4, mC4, the Romanian corpus and all datasets of T0 and of mT0's
 evaluation, with made-up records. A package index holds templates of our own in place of
-promptsource's. Story Cloze is its authors' file, as docs/tasks.md says. The names of
-the Romanian corpus' files are assumed. Only sizes are overridden. A recipe without default data (it
-needs a cache, files, or a checkpoint to evaluate) gets the arguments that its page names.
+promptsource's. Story Cloze is its authors' file, as docs/tasks.md says. The names of the files of
+the Romanian corpus and of P3 are assumed. Only sizes are overridden. A recipe without default data
+(it needs files, or a checkpoint to evaluate) gets the arguments that its page names.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class Run:
       streamed: the beginning of the names of files that it reads from the hub.
       mixture: the mixture of prompted tasks that it reads.
       cached: whether a cache of the mixture must be written first.
-      seqio: whether it needs SeqIO.
     """
 
     vocabulary: str | None = None
@@ -70,11 +69,10 @@ class Run:
     streamed: str | None = None
     mixture: str | None = None
     cached: bool = False
-    seqio: bool = False
 
 
 def _t0(mixture: str, checkpoint: str = "t5_1_1_lm100k_xxl") -> Run:
-    return Run(T5, checkpoint, "cache_dir='CACHE'", mixture=mixture, cached=True)
+    return Run(T5, checkpoint, mixture=mixture, cached=True)
 
 
 def _address(name: str) -> str:
@@ -84,10 +82,6 @@ def _address(name: str) -> str:
 def _given(vocabulary: str, checkpoint: str, mixture: str | None, arguments: str = "") -> Run:
     arguments = f"checkpoint='{_address(checkpoint)}'{arguments}"
     return Run(vocabulary, checkpoint, arguments, mixture=mixture)
-
-
-def _mt0(size: str) -> Run:
-    return Run(MT5, f"mt5_{size}", mixture="mt5_d4_gpt_sglue_train", seqio=True)
 
 
 _C4 = Run(T5, streamed="en/c4-train")
@@ -105,8 +99,10 @@ TRAINED = {
     "t0_3b": _t0("t0_train", "t5_1_1_lm100k_xl"),
     "t0_single_prompt_xxl": _t0("t0_train_one_og_prompt"),
     "t0_original_task_only_xxl": _t0("t0_train_all_og_prompts"),
-    **{f"mt0_{size}": _mt0(size) for size in ("small", "base", "large", "xl", "xxl")},
-    "mt0_xxl_xmtf": Run(MT5, "mt5_xxl"),
+    **{f"mt0_{x}": Run(MT5, f"mt5_{x}") for x in ("small", "base", "large", "xl", "xxl")},
+    "mt0_xxl_mt": Run(MT5, "mt5_xxl"),
+    "mt0_xxl_p3": Run(MT5, "mt5_xxl"),
+    "mt0_t0pp": Run(MT5, "mt5_xxl", mixture="mt5_d4_gpt_sglue_train", cached=True),
     "mt5_lm_adapt": Run(MT5, "mt5_xxl", streamed="multilingual/c4-"),
     "ro_t5_base": Run(ROMANIAN, streamed="train"),
     "ro_t5_large": Run(ROMANIAN, streamed="train"),
@@ -189,8 +185,6 @@ def start(
     """Prepares what a recipe reads; returns the beginning of its command line."""
 
     def prepare(name: str, run: Run) -> list[str]:
-        if run.seqio:
-            pytest.importorskip("seqio")
         for variable in ("MTF_DATA_DIR", "MTF_PROMPTS"):
             monkeypatch.delenv(variable, raising=False)
         originals.write_files(tmp_path)
@@ -200,9 +194,9 @@ def start(
         elif run.mixture:
             hub, folder, templates = request.getfixturevalue("prompted")
             downloads = folder / "hf"
-            cached_archive().parent.mkdir(parents=True)
+            cached_archive().parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(templates, cached_archive())
-            (tmp_path / "CACHE").symlink_to(folder / "caches")
+            (tmp_path / "copies" / "tokens").symlink_to(folder / "caches")
             if run.mixture == "t0_eval_score_eval":
                 monkeypatch.setenv("MTF_DATA_DIR", str(folder / "mirror"))
         hub.downloads.clear()
@@ -211,8 +205,7 @@ def start(
         _forget_what_was_read()
         stores.SERVED.clear()
         if run.mixture and run.cached:
-            command = [run.mixture, "--output", "CACHE", "--num-workers", "1"]
-            assert write_cache(command) == 0
+            assert write_cache([run.mixture, "--num-workers", "1"]) == 0
         return [f"recipes.{name}({run.arguments})" if run.arguments else f"recipes.{name}", "--set"]
 
     with contextlib.ExitStack() as stack:

@@ -106,8 +106,8 @@ _T0 = Original(
     {},
 )
 _MT0 = Original(
-    "mt0_xxl_xmtf",
-    recipes.mt0_xxl_xmtf,
+    "mt0_xxl",
+    recipes.mt0_xxl,
     (f"{T5}/mt5/xxl.gin", FINETUNE),
     f"""
         MIXTURE_OR_TASK_NAME = "xP3"

@@ -127,7 +127,7 @@ def test_the_loss_of_t0_is_divided_by_the_tokens_of_the_whole_batch() -> None:
 @pytest.mark.parametrize("factor", ["AVERAGE_PER_SEQUENCE", "NUM_REAL_TARGET_TOKENS"])
 def test_a_factor_of_the_tokens_is_that_of_the_whole_batch(factor: str) -> None:
     # test_live_parity.py compares the losses.
-    config = recipes.mt0_xxl_xmtf()
+    config = recipes.mt0_xxl()
     config.model.loss_normalizing_factor = factor
     lowered = mtf.t5x.lower(config)
     assert lowered.model.loss_normalizing_factor == factor

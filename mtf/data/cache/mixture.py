@@ -30,9 +30,11 @@ from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig, TextConfig
 from mtf.data.tasks import objectives
 from mtf.data.tasks.missing import check_missing
+from mtf.data.tasks.mixtures import made_for
 from mtf.data.tasks.registry import import_module
 from mtf.data.tasks.t0 import MAX_EXAMPLES_PER_DATASET
 from mtf.data.text.features import encode_feature
+from mtf.data.text.vocabularies import RELEASED_MODELS
 
 # A process reads about this number of examples at once for all its rows, so that it reads several
 # of them from each file. The number of examples for each row is limited to the range below.
@@ -144,19 +146,13 @@ def shuffled(position: int, num_items: int, seed: int) -> int:
 
 def open_cache(data: TaskMixtureConfig) -> TokenCache:
     """Opens the cache; raises UserError if it is missing or its format or vocabulary is wrong."""
-    name, vocabulary = data.mixture_or_task_name, data.vocabulary
-    if not data.cache_dirs:
-        raise UserError(
-            "data.cache_dir is not set; expected the directory of a token cache. "
-            f"To write one, run python -m mtf.cache '{name}' --output DIR; or set "
-            "data.loader='memory' to tokenize a small dataset when the run starts"
-        )
+    vocabulary = data.vocabulary
     if len(data.cache_dirs) > 1:
         raise UserError(
             f"data.cache_dir lists {len(data.cache_dirs)} directories; expected one token cache "
             "(python -m mtf.cache can add mixtures to a cache)"
         )
-    cache = TokenCache(data.cache_dirs[0], name)
+    cache = TokenCache(data.cache_dirs[0], data.mixture_or_task_name, _options(data))
     if cache.info.format != "array_record":
         raise UserError(
             f"data.cache_dir: {cache.path} is in SeqIO's format; set data.loader='seqio' and "
@@ -169,6 +165,15 @@ def open_cache(data: TaskMixtureConfig) -> TokenCache:
             "Set data.vocabulary to the cache's vocabulary, or data.cache_dir to another cache"
         )
     return cache
+
+
+def _options(data: TaskMixtureConfig) -> str:
+    """Returns the options with which `mtf.cache` writes the cache that a config reads."""
+    vocabulary = data.vocabulary
+    options = "" if data.cache_dir is None else f" --output {data.cache_dirs[0]}"
+    if vocabulary.path != RELEASED_MODELS.get(made_for(data.mixture_or_task_name)):
+        options += f" --vocabulary {vocabulary.path} --extra-ids {vocabulary.extra_ids}"
+    return options + (f" --module {data.module}" if data.module else "")
 
 
 class CachedMixture:

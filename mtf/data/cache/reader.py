@@ -47,10 +47,17 @@ class TokenCache:
       info: description of the cache.
     """
 
-    def __init__(self, cache_dir: str | AnyPath, mixture: str = "MIXTURE"):
-        """Opens a cache; raises UserError if there is none. Error messages name `mixture`."""
+    def __init__(
+        self, cache_dir: str | AnyPath, mixture: str = "MIXTURE", options: str | None = None
+    ):
+        """Opens a cache; raises UserError if there is none.
+
+        Error messages name `mixture` and the `options` with which `mtf.cache` writes the cache, by
+        default --output.
+        """
         with as_user_errors("data.cache_dir"):
             self.path = as_path(cache_dir)
+            self._options = f" --output {self.path}" if options is None else options
             if not is_listable(self.path):
                 raise UserError(
                     f"data.cache_dir: {self.path} cannot be listed; copy the cache to this machine"
@@ -64,7 +71,7 @@ class TokenCache:
                 problem = "has no token cache" if self.path.is_dir() else "does not exist"
                 raise UserError(
                     f"data.cache_dir: {cache_dir} {problem}; to write a token cache there, run "
-                    f"python -m mtf.cache '{mixture}' --output {cache_dir}"
+                    f"{self.command(mixture)}"
                 )
         self.info = read_json(self._local / "cache.json", CacheInfo)
         self._wanted = mixture
@@ -137,7 +144,7 @@ class TokenCache:
 
     def command(self, name: str) -> str:
         """Returns the command that writes a mixture into this cache."""
-        return f"python -m mtf.cache '{name}' --output {self.path}"
+        return f"python -m mtf.cache '{name}'{self._options}"
 
 
 class SplitReader:

@@ -77,6 +77,11 @@ def prompts_have_eos(name: str) -> bool:
     return bool(_definitions().get(name, {}).get("inputs_eos"))
 
 
+def made_for(name: str) -> str:
+    """Returns the vocabulary for which a mixture of this module was designed; "" for any other."""
+    return _definitions().get(name, {}).get("vocabulary", "")
+
+
 def list_tasks(templates: Templates | None = None) -> tuple[str, ...]:
     """Returns the names of all tasks in the order custom, text, translation, prompted, ranked."""
     prompted = _prompted(templates or load_templates())

@@ -27,6 +27,7 @@ from mtf.data.cache.settings import CacheConfig
 from mtf.data.mixtures import dataset_mixture, find_mixture
 from mtf.data.seqio import from_seqio
 from mtf.data.seqio.cache_format import SeqioFormat
+from mtf.data.settings import default_cache_dir
 from mtf.data.tasks import registry
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.text.vocabularies import (
@@ -58,7 +59,7 @@ _NUM_REASONS_SHOWN = 3
 def run(job: Cache) -> AnyPath:
     """Runs a job whose field types have been checked."""
     signals.hint("run the same command again to continue")
-    output, rendezvous = as_path(job.output), current()
+    output, rendezvous = as_path(output_of(job)), current()
     index = rendezvous.index if rendezvous else 0
     cache_dir = _staging(output, index) if is_remote(output) else output
     is_locked = index == 0 or is_remote(output)
@@ -130,9 +131,19 @@ def _chosen_mixture(job: Cache) -> tuple[Mixture, Vocabulary]:
     return chosen, chosen_vocabulary(job, chosen.vocabulary)
 
 
+def output_of(job: Cache) -> str:
+    """Returns the directory of the cache, by default the one from which recipes read it."""
+    if job.output is not None:
+        return job.output
+    _, vocabulary = _chosen_mixture(job)
+    others = {f"seed{job.seed}": job.seed, f"{job.max_rows}rows": job.max_rows}
+    others["seqio"] = job.format == "seqio"
+    return default_cache_dir(job.mixture, vocabulary, *(name for name in others if others[name]))
+
+
 def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild:
     """Returns what is to be written; raises UserError or NotCheckedError if it cannot be known."""
-    output = as_path(job.output)
+    output = as_path(job.output or cache_dir)
     mixture, vocabulary = _chosen_mixture(job)
     settings = CacheConfig(
         cache_dir=cache_dir,
@@ -208,7 +219,10 @@ def _print_summary(work: CacheBuild, seconds: float) -> None:
 
 def describe(job: Cache) -> Description:
     """Returns what would be read and written, and the results of checks."""
-    found, output = Description(), as_path(job.output)
+    found = Description()
+    output = found.add("output", lambda: as_path(output_of(job)))
+    if output is None:
+        return found
     found.add("output", lambda: writable(output, "--output"), lambda path: f"{path}, {job.format}")
     cache_dir = _staging(output, 0) if is_remote(output) else output
     found.add(job.mixture, lambda: prepare(job, cache_dir, download=False), _summary)

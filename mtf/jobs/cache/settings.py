@@ -23,7 +23,8 @@ class Cache(Job[AnyPath]):
 
     Attributes:
       mixture: the name of a mixture or task.
-      output: the directory of the cache: a local path, gs://… or s3://…
+      output: the directory of the cache: a local path, gs://… or s3://…; None for the directory in
+        $MTF_CACHE (~/.cache/mtf) from which recipes read the mixture by default.
       vocabulary: a SentencePiece model, or byt5 for bytes; None for the mixture's model, downloaded
         once.
       extra_ids: the number of sentinels to add, unless the model already contains them; None for
@@ -52,7 +53,7 @@ class Cache(Job[AnyPath]):
     """
 
     mixture: str
-    output: str
+    output: str | None = None
     vocabulary: str | None = dataclasses.field(default=None, metadata=_PATH)
     extra_ids: int | None = None
     split: tuple[str, ...] | None = None

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import os_errors_refused, write_atomically
 from mtf.checkpoints.manager import CheckpointManager, failures_explained, store_failures_explained
 from mtf.checkpoints.steps import saved_steps
-from mtf.config import as_flat_text, flat_values, load_config
+from mtf.config import as_flat_text, flat_values, load_config, summarize
 from mtf.data import loaders
 from mtf.data.packing import to_batch
 from mtf.data.row_streams import BatchIterator, Evaluations
@@ -69,7 +70,7 @@ def _train(
 ) -> TrainResult:
     # Open all input and the run directory. What the input lacks is found before a file is written.
     started = time.perf_counter()
-    with conversion_as_user_errors():
+    with _with_other_problems(job), conversion_as_user_errors():
         trackers = checked_trackers(job) if jax.process_index() == 0 else ()
         partitioner = PjitPartitioner.create(job.partitioner)
         partitioner.check_batch_size(job.batch_size, job.trainer.num_microbatches)
@@ -140,6 +141,21 @@ def _train(
             report.print_end(job, run_dir, step, samples, list(evaluations), best)
         tracking.end(end)
     return train_result(run_dir, step, stopped)
+
+
+@contextlib.contextmanager
+def _with_other_problems(job: Train) -> Iterator[None]:
+    """Adds the other problems that a dry run finds to the first one that ends the block."""
+    try:
+        yield
+    except UserError as error:
+        problems = {str(error): None}
+        with contextlib.suppress(UserError):
+            found = describe(job)
+            problems |= dict.fromkeys([*found.problems, *found.unreached])
+        if len(problems) == 1:
+            raise
+        raise UserError(summarize(list(problems))) from error
 
 
 def _start_trackers(
