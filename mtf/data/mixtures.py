@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 from mtf.base.errors import UserError
@@ -66,7 +67,12 @@ def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None)
         metric_names=settings.metrics,
         answer_choices=settings.answer_choices,
         inputs_add_eos=settings.inputs_add_eos,
+        held_out=settings.held_out,
     )
+    if settings.held_out is not None:
+        split = next(iter(splits), None) or "train"
+        whole = task.splits.get(split, split)
+        task = dataclasses.replace(task, splits={**task.splits, "validation": whole})
     return Mixture(name, ((task, None),))
 
 

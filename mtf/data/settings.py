@@ -273,6 +273,8 @@ class DatasetTaskConfig:
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
       source: custom source of records to use instead of a dataset; see docs/extending.md.
+      held_out: fraction of the records of the training split to hold out, chosen at random, as the
+        split `validation`. The choice depends only on the number of records.
       metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
@@ -285,6 +287,7 @@ class DatasetTaskConfig:
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
     source: RecordSource | None = None
+    held_out: float | None = None
     metrics: tuple[str, ...] = field(default=(), metadata={"imports": "functions"})
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
@@ -296,6 +299,8 @@ class DatasetTaskConfig:
             raise UserError(
                 f"data.task: expected exactly one of dataset, files and source, but {found}"
             )
+        if self.held_out is not None and not 0 < self.held_out < 1:
+            raise UserError(f"data.task.held_out must be between 0 and 1, not {self.held_out}")
         for name in ("inputs", "targets"):
             if not getattr(self, name):
                 raise UserError(f"data.task.{name} is empty; expected a column or a template")
