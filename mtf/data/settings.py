@@ -111,6 +111,8 @@ class TextFilesConfig(TextConfig):
     * `.jsonl`: each line is a document `{"text": …}` or a pair `{"inputs": …, "targets": …}`.
     * `.tsv`: each line is a pair of inputs and targets, separated by a tab. Quotes have no
       special meaning, and there is no header.
+    * `.csv`: each record is a document or a pair; the header names the column `text`, or the
+      columns `inputs` and `targets`. Fields may be quoted, as in RFC 4180.
 
     Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
     are checked before training. Files are not loaded into memory, except that `.gz` files are
