@@ -125,6 +125,8 @@ def finetune(
     if mixture is not None or dataset is not None:
         data.split, data.eval_split = train or "train", validation or "validation"
     if held_out is not None:
+        if dataset is not None and data.split != "train":
+            raise UserError(f"validation={held_out} divides the split train, not {train!r}.")
         data.task.held_out, data.eval_split = held_out, "validation"
     if lengths is not None:
         data.task_feature_lengths = dict(zip(_LIMITS, lengths, strict=True))

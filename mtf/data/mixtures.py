@@ -70,9 +70,13 @@ def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None)
         held_out=settings.held_out,
     )
     if settings.held_out is not None:
-        split = next(iter(splits), None) or "train"
-        whole = task.splits.get(split, split)
-        task = dataclasses.replace(task, splits={**task.splits, "validation": whole})
+        if task.records and ("train" not in task.splits or "validation" in task.splits):
+            raise UserError(
+                "data.task.held_out makes the split validation from train, but the splits are "
+                f"{', '.join(task.splits)}; expected train, and not validation"
+            )
+        divided = {**task.splits, "validation": task.splits["train"]}
+        task = dataclasses.replace(task, splits=divided)
     return Mixture(name, ((task, None),))
 
 

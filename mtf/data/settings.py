@@ -275,7 +275,7 @@ class DatasetTaskConfig:
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
       source: custom source of records to use instead of a dataset; see docs/extending.md.
-      held_out: fraction of the records of the training split to hold out, chosen at random, as the
+      held_out: fraction of the records of the split `train` to hold out, chosen at random, as the
         split `validation`. The choice depends only on the number of records.
       metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.

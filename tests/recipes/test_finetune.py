@@ -19,6 +19,7 @@ from mtf import config as config_lib
 from mtf.base import environment
 from mtf.base.errors import UserError
 from mtf.data import loaders
+from mtf.data.mixtures import open_mixture
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from mtf.training.schedules import learning_rate
 from tests import small
@@ -173,6 +174,13 @@ def test_csv_of_which_a_fraction_is_held_out(folder: Path, monkeypatch: pytest.M
         assert not {*held_out} & trained
 
 
+def test_a_part_of_the_training_files_cannot_be_held_out_beside_validation_files() -> None:
+    data = builders.data.files({"train": "a", "validation": "b"}, inputs="x", targets="y")
+    data.task.held_out = 0.1
+    with pytest.raises(UserError, match="splits are train, validation; expected train, and not"):
+        open_mixture(fdl.build(data))
+
+
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "rsqrt"])
 @pytest.mark.parametrize("warmup", [0, 0.2])
 def test_schedules(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, warmup: float) -> None:
@@ -321,6 +329,7 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         ({"train": "pairs.tsv", "validation": 1.5}, "held_out must be between 0 and 1, not 1.5"),
         ({"train": "pairs.tsv", "steps": 5, "epochs": 2}, "steps and epochs are both set"),
         ({"mixture": "t0_train", "validation": "5%"}, "validation needs files or a dataset"),
+        ({"dataset": "x", "train": "test", "validation": "5%"}, "divides the split train, not"),
         ({"mixture": "t0_train", "epochs": 2}, "epochs needs files or a dataset"),
         ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         ({"train": "three.tsv"}, r"expected the 2 columns of a headerless file \(inputs, "),
