@@ -146,6 +146,35 @@ def test_what_is_proposed_is_accepted(
             assert "--set" not in message
 
 
+@pytest.mark.parametrize("recipe", RECIPES[:2])
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--learning_rate fast", "expected float.*, got .*fast"),
+        ("--learning_rate -1", "must be finite and not negative, not -1.0"),
+        ("--max_steps many", "expected int.*, got .*many"),
+        ("--per_device_train_batch_size inf", "expected int"),
+        ("--gradient_accumulation_steps 3", "is not divisible by trainer.num_microbatches 3"),
+        ("--lr_scheduler_type polynomial", "(kind|schedule)=.*expected .*linear.*polynomial"),
+        ("--max_grad_norm 0", "must be positive or None, not 0.0"),
+        ("--report_to comet", "TensorBoard events are always written. Leave it out."),
+    ],
+)
+def test_values_that_are_refused_are_not_proposed(
+    recipe: str,
+    flags: str,
+    says: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main([recipe, *flags.split()]) == 2
+    message = capsys.readouterr().err
+    assert re.search(says, message), message
+    assert "Write" not in message
+
+
 def test_a_launch_line_of_run_summarization(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ _TRAIN: dict[str, tuple[str, ...]] = {
     "max_steps": ("(steps={v})", "train_steps={last}"),
     "per_device_train_batch_size": ("batch_size={batch}", "(batch_size={batch})"),
     "per_device_eval_batch_size": ("-",),
+    "auto_find_batch_size": ("- mtf plan says whether a batch fits the memory of a machine.",),
     "gradient_accumulation_steps": ("trainer.num_microbatches={v}",),
     "group_by_length": ("trainer.trim_padding=True", "-"),
     # Optimizer and schedule.
@@ -106,7 +107,7 @@ _TRAIN: dict[str, tuple[str, ...]] = {
     "report_to=wandb": ("trackers=@mtf.training.trackers.Wandb",),
     "report_to=mlflow": ("trackers=@mtf.training.trackers.MLflow",),
     "report_to=none": ("trackers=()",),
-    "report_to=tensorboard": ("-",),
+    "report_to": ("-",),
     "push_to_hub": ("python -m mtf.convert {model_dir} exported --to hf",),
     # Model and data.
     "model_name_or_path": (
@@ -232,7 +233,7 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
     kind = given.get("lr_scheduler_type") or "constant"
     kind = _KINDS.get(kind, kind)
     warmup = int(number("warmup_steps", steps * number("warmup_ratio", 0.0)))
-    batch = number("per_device_train_batch_size", 1) * number("gradient_accumulation_steps", 1)
+    batch = number("per_device_train_batch_size", 0) * number("gradient_accumulation_steps", 1)
     beams = f"method=beam, num_beams={given.get('generation_num_beams')}"
     held_out = _at(config, "data.mixture_or_task_name", "held_out")
     text, summary = (given.get(f"{name}_column") for name in ("text", "summary"))
@@ -241,14 +242,14 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
     run = given.get("resume_from_checkpoint")
     return {
         "end": end,
-        "last": start + steps,
+        "last": start + steps if number("max_steps", 0) else given.get("max_steps"),
         "rate": rate,
         # Adafactor's learning rates are relative to the size of a parameter; AdamW's are not.
         "adamw_rate": number("learning_rate", 1e-4),
         "kind": kind,
         "schedule": f"kind={kind}, learning_rate={rate}, steps={steps}, warmup_steps={warmup}, "
         f"first_step={start}",
-        "batch": int(batch),
+        "batch": int(batch) or given.get("per_device_train_batch_size"),
         "beams": beams,
         "period": _at(config, "trainer.eval_period", 1000),
         "loss": f"training_eval/{held_out}/loss_per_target_token",

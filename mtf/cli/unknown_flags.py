@@ -126,10 +126,14 @@ class _Hints:
                 return f" Write {text}"
             if text.startswith("("):
                 name, _, value = text[1:-1].partition("=")
-                if self._recipe is not None and name in lookup.arguments_of(self._recipe):
-                    self._arguments[name] = _literal(value)
-                    return f" Write {_CALL}"
-                continue
+                if reason or self._recipe is None or name not in lookup.arguments_of(self._recipe):
+                    continue
+                try:
+                    lookup.check_argument(self._recipe, name, _literal(value))
+                except UserError as error:
+                    return f" {error}"
+                self._arguments[name] = _literal(value)
+                return f" Write {_CALL}"
             settings = self._settings(text)
             if self._config is None or settings is None:
                 continue

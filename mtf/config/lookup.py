@@ -107,6 +107,12 @@ def arguments_of(name: str) -> list[str]:
         return []
 
 
+def check_argument(name: str, argument: str, value: str) -> None:
+    """Raises UserError if a recipe does not accept a value, given as text, of an argument."""
+    what = split_call(name)[0]
+    _parse_arguments(find_recipe(what), f"({argument}={value})", what, complete=False)
+
+
 def with_arguments(name: str, more: dict[str, str]) -> str:
     """Returns the recipe `module.recipe(kw=…)` with additional or replaced arguments."""
     what, arguments = split_call(name)
