@@ -20,6 +20,7 @@ from mtf.base import environment
 from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
+from mtf.data.sources.datasets import open_split
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
 from mtf.training.schedules import learning_rate
 from tests import small
@@ -257,6 +258,13 @@ def test_a_dataset_of_the_mirror(
     )
     assert (config.data.task.dataset, config.data.task.subset) == ("super_glue", "rte")
     assert (config.data.split, config.data.eval_split) == ("validation", "train")
+    config = recipes.finetune(
+        str(folder / "hf"), dataset="rotten_tomatoes", template=template, validation=0.25
+    )
+    assert fdl.build(config).describe().problems == []
+    whole = len(open_split("rotten_tomatoes", None, "train"))
+    held_out = len(loaders.sample_examples(fdl.build(config.data), whole))
+    assert (held_out, builders.data.num_records(config.data)) == (whole // 4, whole - whole // 4)
 
 
 # --------------------------------------------------------------------------------------- hardware
