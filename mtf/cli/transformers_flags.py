@@ -8,7 +8,7 @@ A flag has one or more translations, of which the first that fits the recipe is 
 * `python -m …` is a command.
 * `-` means that the flag can be left out; a reason may follow.
 
-Names in braces are those of `facts`. `FLAG=WORD` is the translation for only this value of a flag.
+Names in braces are the keys of `_facts`. A key `FLAG=WORD` is for only this value of a flag.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _MONITOR = "checkpoint.save.metric_name_to_monitor"
 _RANK = f"trainer.eval_period={{period}}; {_MONITOR}={{loss}}; checkpoint.save.metric_mode=min"
 _NO_RANK = f"{_MONITOR}=None; checkpoint.save.metric_mode=None"
 _OWN_DATA = "- recipes.finetune trains on files and datasets of your choice."
-_IN_STEPS = "mtf counts steps, not epochs."
 _WHOLE_BATCH = "batch_size counts the examples of an update, on all devices together."
 
 _TRAIN: dict[str, tuple[str, ...]] = {
@@ -157,7 +156,7 @@ _OTHER_NAMES = {
     "hub_model_id": "push_to_hub",
 }
 _NOTES = {
-    "num_train_epochs": _IN_STEPS,
+    "num_train_epochs": "Only recipes.finetune counts epochs.",
     "per_device_train_batch_size": _WHOLE_BATCH,
     "per_device_eval_batch_size": "Evaluations have the batch size of the training.",
     "gradient_accumulation_steps": f"{_WHOLE_BATCH} It is split into microbatches.",

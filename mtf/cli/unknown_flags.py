@@ -45,6 +45,8 @@ def refusals(
       failure: why the recipe cannot be called. The last message is this text, unless the recipe can
         be called with the arguments that another message proposes.
     """
+    if not flags:
+        return [] if failure is None else [failure]
     hints = _Hints(flags, parser, config, recipe)
     found = [hints.find(flag) for flag in flags]
     call = hints.call()
