@@ -6,18 +6,21 @@ appendix B) and Roberts et al. 2022 (https://arxiv.org/abs/2203.17189).
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Literal
 
 import fiddle as fdl
 
 from mtf import builders
 from mtf.base.errors import UserError
+from mtf.builders.schedule import ScheduleKind
 from mtf.builders.start import Start
 from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
 from mtf.data import TaskMixtureConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.jobs import Train
-from mtf.training import AdafactorConfig, TrainerConfig
+from mtf.training import AdafactorConfig, AdamWConfig, TrainerConfig
 
 # The largest lengths that are chosen by default, in tokens.
 _LIMITS = {"inputs": 1024, "targets": 256}
@@ -27,14 +30,18 @@ _UNKNOWN_LENGTHS = {"inputs": 512, "targets": 128}
 def finetune(
     checkpoint: str,
     train: str | None = None,
-    validation: str | None = None,
+    validation: str | float | None = None,
     dataset: str | tuple[str, str] | None = None,
     mixture: str | None = None,
     template: str | None = None,
     metrics: str | tuple[str, ...] = (),
-    steps: int = 1000,
+    steps: int | None = None,
+    epochs: float | None = None,
     batch_size: int = 32,
-    learning_rate: float = 1e-3,
+    optimizer: Literal["adafactor", "adamw"] = "adafactor",
+    learning_rate: float | None = None,
+    schedule: ScheduleKind = "constant",
+    warmup: float = 0,
     eval_period: int | None = None,
     patience: int | None = None,
     lengths: tuple[int, int] | None = None,
@@ -45,11 +52,11 @@ def finetune(
     """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
 
     The network, the vocabulary and the step are read from the checkpoint. As in the fine-tuning of
-    T5, a new Adafactor optimizer with a constant learning rate of 0.001 is used, and the dropout
-    rate is 0.1. Examples are not packed, and the loss is the mean over the tokens of a batch.
+    T5, the default is a new Adafactor optimizer with a constant learning rate of 0.001, and the
+    dropout rate is 0.1. Examples are not packed. The loss is the mean over the tokens of a batch.
 
     Command: `python -m mtf.run "recipes.finetune(checkpoint='google/t5-v1_1-small',
-    train='train.tsv', validation='dev.tsv')"`. See docs/finetuning.md for more.
+    train='train.csv', validation='5%')"`. See docs/finetuning.md for more.
     Hardware: any. CPUs use float32 and unrolled layers; GPUs and TPUs use bfloat16 and scanned
     layers. The batch is split across all devices. For models with a billion parameters or more,
     parameters and optimizer state are also split, and layers are recomputed in the backward pass.
@@ -61,22 +68,29 @@ def finetune(
     Args:
       checkpoint: a run directory, an mtf or T5X checkpoint, a Hugging Face directory, a model on
         the Hugging Face hub, or a remote path of any of these.
-      train: the path or pattern of `.tsv`, `.jsonl`, `.json` or `.parquet` files, or a split of
-        `dataset` or `mixture`, by default "train".
-      validation: files or a split, as for `train`; by default the split "validation". If there are
-        no files for validation, nothing is evaluated, and the last checkpoint is the result.
+      train: the path or pattern of `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet` files, or a
+        split of `dataset` or `mixture`, by default "train".
+      validation: files or a split, as for `train`; by default the split "validation". A fraction
+        such as 0.05 or "5%" holds out that part of `train`, chosen at random. If there are no files
+        for validation, nothing is evaluated, and the last checkpoint is the result.
       dataset: a dataset on the Hugging Face hub or in the local mirror, or a tuple of the dataset
         and its configuration, such as ("super_glue", "rte").
       mixture: a mixture or a task. If your own module registers it, add `--set data.module=MODULE`.
       template: the inputs and the targets, separated by `|||`. Each is the name of a column or a
         Jinja template over columns, such as "translate: {en} ||| {ro}". By default, they are the
-        columns `inputs` and `targets`, and TSV files need no header.
+        columns `inputs` and `targets`, and TSV files need no header. CSV files always have one.
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first metric
         determines the best checkpoint. Without metrics, or for a mixture, validation loss does.
         Classification metrics such as "f1" need `--set "data.task.answer_choices=('no', 'yes')"`.
-      steps: number of updates, counted from the step of the checkpoint.
+      steps: number of updates, counted from the step of the checkpoint; by default 1,000.
+      epochs: number of passes over the training examples, instead of `steps`.
       batch_size: number of examples in a batch.
-      learning_rate: the constant learning rate.
+      optimizer: "adafactor" or "adamw". For others, add `--set optimizer=@…`.
+      learning_rate: the highest learning rate; by default 0.001 for Adafactor, whose rates are
+        relative to the size of a parameter, and 0.0001 for AdamW.
+      schedule: how the learning rate decays after the warm-up: "constant", "linear" (to 0),
+        "cosine" (to 0) or "rsqrt".
+      warmup: number of steps in which the learning rate rises linearly, or a fraction of all steps.
       eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
       patience: number of evaluations without improvement after which training ends early.
       lengths: maximum numbers of input and target tokens; longer texts are truncated. The defaults
@@ -86,12 +100,18 @@ def finetune(
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
       cache_dir: token cache; if this is None, the data is tokenized into memory.
     """
+    if steps is not None and epochs is not None:
+        raise UserError("steps and epochs are both set. Set only one of them.")
+    validation, held_out = _as_fraction(validation)
     start = builders.start.open_start(checkpoint, vocabulary, config)
     names = (metrics,) if isinstance(metrics, str) else metrics
     if mixture is not None:
         if dataset is not None or template is not None:
             other = "template" if dataset is None else "dataset"
             raise UserError(f"mixture is set, so {other} would be ignored. Set only one of them.")
+        if held_out is not None or epochs is not None:
+            given, instead = ("epochs", "steps") if held_out is None else ("validation", "a split")
+            raise UserError(f"{given} needs files or a dataset, not a mixture. Set {instead}.")
         data = fdl.Config(
             TaskMixtureConfig,
             mixture_or_task_name=mixture,
@@ -104,11 +124,19 @@ def finetune(
         data = _columns_data(start, train, validation, dataset, template, names, cache_dir)
     if mixture is not None or dataset is not None:
         data.split, data.eval_split = train or "train", validation or "validation"
+    if held_out is not None:
+        if dataset is not None and data.split != "train":
+            raise UserError(f"validation={held_out} divides the split train, not {train!r}.")
+        data.task.held_out, data.eval_split = held_out, "validation"
     if lengths is not None:
         data.task_feature_lengths = dict(zip(_LIMITS, lengths, strict=True))
     elif mixture is None:
         data.task_feature_lengths = builders.data.fitting_lengths(data, _LIMITS)
     data.pack = False
+    if epochs is not None:
+        steps = math.ceil(epochs * builders.data.num_records(data) / batch_size)
+    elif steps is None:
+        steps = 1000
 
     period = eval_period or max(steps // 10, 1)
     save = fdl.Config(SaveCheckpointConfig, period=period, keep=1)
@@ -118,13 +146,19 @@ def finetune(
     elif names or patience is not None:
         what = "metrics" if names else "patience"
         raise UserError(f"{what} needs validation data. Set validation to a file.")
+    if learning_rate is None:
+        learning_rate = 1e-3 if optimizer == "adafactor" else 1e-4
+    warmup_steps = round(warmup * steps if 0 < warmup < 1 else warmup)
+    rate = builders.schedule.finetuning(
+        schedule, learning_rate, steps, warmup_steps, first_step=start.step
+    )
     return fdl.Config(
         Train,
         model=builders.start.model(start, dropout_rate=0.1),
         data=data,
-        optimizer=fdl.Config(
-            AdafactorConfig, builders.schedule.constant(learning_rate), step_offset=start.step
-        ),
+        optimizer=fdl.Config(AdamWConfig, rate)
+        if optimizer == "adamw"
+        else fdl.Config(AdafactorConfig, rate, step_offset=start.step),
         train_steps=start.step + steps,
         batch_size=batch_size,
         trainer=fdl.Config(
@@ -146,6 +180,16 @@ def finetune(
         partitioner=builders.start.partitioner(start),
         checkpoint=fdl.Config(CheckpointConfig, save=save, restore=start.restore),
     )
+
+
+def _as_fraction(validation: str | float | None) -> tuple[str | None, float | None]:
+    """Returns a pair of files or a split, and the fraction to hold out; at least one is None."""
+    if isinstance(validation, str):
+        percentage = re.fullmatch(r"([\d.]+) *%", validation)
+        if percentage is None:
+            return validation, None
+        validation = float(percentage[1]) / 100
+    return None, validation
 
 
 def _columns_data(

@@ -87,7 +87,7 @@ def infer(
     Args:
       checkpoint: a run directory, an mtf or T5X checkpoint, or a Hugging Face directory; it must be
         set before the job runs.
-      files: `.txt`, `.jsonl` or `.tsv` files, which may be compressed (`.gz`).
+      files: `.txt`, `.jsonl`, `.csv` or `.tsv` files, which may be compressed (`.gz`).
       mixture_or_task_name: mixture or task to use instead of files, such as
         `super_glue_rte_GPT_3_style`.
       mode: whether to decode targets, to score given targets, or to decode targets with scores.

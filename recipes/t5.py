@@ -148,7 +148,7 @@ def t5_1_1_finetune(
       * The seeds are fixed, whereas finetune.gin draws new seeds at every start.
 
     Args:
-      files: `.tsv` or `.jsonl` files of pairs, which are ignored if `mixture` is set.
+      files: `.csv`, `.tsv` or `.jsonl` files of pairs, which are ignored if `mixture` is set.
       mixture: name of a mixture or task.
       cache_dir: token cache of the mixture; None to render and tokenize the examples with SeqIO.
       size: size of T5 1.1.

@@ -94,6 +94,29 @@ def test_decoded_texts_are_scored_on_schedule(folder: Path) -> None:
     )
 
 
+def test_a_new_run_evaluates_before_its_first_step(folder: Path) -> None:
+    """At a rate of almost 0, the first two losses are those of the initial parameters."""
+    rate = "@mtf.builders.schedule.constant(learning_rate=0.0)"
+    command = arguments(
+        folder / "pairs.jsonl",
+        model_dir="before",
+        train_steps=10,
+        optimizer__learning_rate=rate,
+        trainer__run_eval_before_training=True,
+    )
+    small.run(command, folder)
+    small.run(["--from", "before", "--set", "train_steps=20"], folder)
+    for kind in ("training_eval", "inference_eval"):
+        lines = small.read_metrics(folder / "before", f"{kind}/held_out")
+        assert [line["step"] for line in lines] == [0, 10, 20]
+    losses = [
+        line["loss"] for line in small.read_metrics(folder / "before", "training_eval/held_out")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] != losses[1]
+    assert losses[0] > small.read_metrics(folder / "whole", "training_eval/held_out")[0]["loss"]
+    assert set(measured(folder / "before")) == {10, 20}
+
+
 def test_signal_saves_before_an_evaluation_which_is_made_up_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

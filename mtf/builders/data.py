@@ -109,7 +109,7 @@ def files(
     task_feature_lengths: dict[str, int] | None = None,
     cache_dir: str | None = None,
 ) -> fdl.Config[TaskMixtureConfig]:
-    """Returns the data config for local Parquet, JSON, TSV or text files.
+    """Returns the data config for local Parquet, JSON, CSV, TSV or text files.
 
     A run trains on the split `train` and evaluates the split `validation` if `files` contains it.
     The name of the task is `files`.
@@ -156,6 +156,16 @@ def split_template(template: str) -> tuple[str, str]:
 
 def _as_jinja(match: re.Match[str]) -> str:
     return f"{{{{{match[1].strip().replace('-', '_')}}}}}"
+
+
+def num_records(data: fdl.Config[TaskMixtureConfig]) -> int:
+    """Returns the number of records in the training split; downloads a dataset if necessary."""
+    from mtf.data.mixtures import open_datasets  # This module imports NumPy.
+
+    (rows,) = open_datasets(fdl.build(data)).values()
+    if isinstance(rows, UserError):
+        raise rows
+    return len(rows)
 
 
 def fitting_lengths(

@@ -43,12 +43,13 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
     try:
         config, name = _start(options)
     except UserError as error:
-        refused = refusals(options.unknown, parser)
-        raise UserError(config_lib.summarize([*refused, str(error)])) from None
+        recipe = _recipe_text(options)
+        refused = refusals(options.unknown, parser, recipe=recipe, failure=str(error))
+        raise UserError(config_lib.summarize(refused)) from None
     overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
     config, problems = config_lib.try_overrides(config, overrides)
     allowed.name_modules(config)
-    problems = refusals(options.unknown, parser, config) + problems
+    problems = refusals(options.unknown, parser, config, _recipe_text(options)) + problems
     problems += config_lib.find_problems(config)
     runs = options.dry_run or not flags.only_shows(options)
     if problems and runs:
@@ -64,6 +65,10 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         return _sweep(config, name, options)
     _show(config, name, options)
     return _run(config, name, options, command) if runs else 0
+
+
+def _recipe_text(options: argparse.Namespace) -> str | None:
+    return options.recipe[0] if options.recipe else None
 
 
 def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:

@@ -115,6 +115,27 @@ def recipe_name(name: str) -> str:
     return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
 
 
+def arguments_of(name: str) -> list[str]:
+    """Returns the names of a recipe's arguments, or [] if there is no such recipe."""
+    try:
+        return list(inspect.signature(find_recipe(split_call(name)[0])).parameters)
+    except UserError:
+        return []
+
+
+def check_argument(name: str, argument: str, value: str) -> None:
+    """Raises UserError if a recipe does not accept a value, given as text, of an argument."""
+    what = split_call(name)[0]
+    _parse_arguments(find_recipe(what), f"({argument}={value})", what, complete=False)
+
+
+def with_arguments(name: str, more: dict[str, str]) -> str:
+    """Returns the recipe `module.recipe(kw=…)` with additional or replaced arguments."""
+    what, arguments = split_call(name)
+    given = _keywords(arguments, what) | more
+    return f"{what}({', '.join(f'{key}={value}' for key, value in given.items())})"
+
+
 def _parse_arguments(
     function: Any, arguments: str, what: str, *, skip: int = 0, complete: bool = True
 ) -> dict[str, Any]:
@@ -225,8 +246,9 @@ def _call(function: Any, arguments: str, what: str, *positional: Any, tracked: b
     try:
         with tracking:
             return function(*positional, **parsed)
-    except UserError as error:
-        raise UserError(f"{what}: {error}") from None
+    except UserError as error:  # `proxy_base_exception` lacks the context that fdl.build adds.
+        text = getattr(error, "proxy_base_exception", error)
+        raise UserError(f"{what}: {text}") from None
     except Exception as error:
         raise UserError(_user_traceback(error, f"{what} failed:")) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 from mtf.base.errors import UserError
@@ -66,7 +67,16 @@ def dataset_mixture(name: str, settings: DatasetTaskConfig, *splits: str | None)
         metric_names=settings.metrics,
         answer_choices=settings.answer_choices,
         inputs_add_eos=settings.inputs_add_eos,
+        held_out=settings.held_out,
     )
+    if settings.held_out is not None:
+        if task.records and ("train" not in task.splits or "validation" in task.splits):
+            raise UserError(
+                "data.task.held_out makes the split validation from train, but the splits are "
+                f"{', '.join(task.splits)}; expected train, and not validation"
+            )
+        divided = {**task.splits, "validation": task.splits["train"]}
+        task = dataclasses.replace(task, splits=divided)
     return Mixture(name, ((task, None),))
 
 

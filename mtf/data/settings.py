@@ -112,6 +112,8 @@ class TextFilesConfig(TextConfig):
     * `.jsonl`: each line is a document `{"text": …}` or a pair `{"inputs": …, "targets": …}`.
     * `.tsv`: each line is a pair of inputs and targets, separated by a tab. Quotes have no
       special meaning, and there is no header.
+    * `.csv`: each record is a document or a pair; the header names the column `text`, or the
+      columns `inputs` and `targets`. Fields may be quoted, as in RFC 4180.
 
     Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
     are checked before training. Files are not loaded into memory, except that `.gz` files are
@@ -274,6 +276,8 @@ class DatasetTaskConfig:
       tsv_header: whether the first line of a TSV file names its columns; if not, the columns are
         `inputs` and `targets`, and a first line that consists of these two names is skipped.
       source: custom source of records to use instead of a dataset; see docs/extending.md.
+      held_out: fraction of the records of the split `train` to hold out, chosen at random, as the
+        split `validation`. The choice depends only on the number of records.
       metrics: names of metrics in `mtf.data.tasks.metrics`.
       answer_choices: all possible targets, which are the classes for metrics such as `f1`.
       inputs_add_eos: whether inputs end with EOS; targets always do.
@@ -286,6 +290,7 @@ class DatasetTaskConfig:
     files: dict[str, str] | None = field(default=None, metadata=_MAY_CHANGE | _PATH)
     tsv_header: bool = True
     source: RecordSource | None = None
+    held_out: float | None = None
     metrics: tuple[str, ...] = field(default=(), metadata={"imports": "functions"})
     answer_choices: tuple[str, ...] | None = None
     inputs_add_eos: bool = True
@@ -297,6 +302,8 @@ class DatasetTaskConfig:
             raise UserError(
                 f"data.task: expected exactly one of dataset, files and source, but {found}"
             )
+        if self.held_out is not None and not 0 < self.held_out < 1:
+            raise UserError(f"data.task.held_out must be between 0 and 1, not {self.held_out}")
         for name in ("inputs", "targets"):
             if not getattr(self, name):
                 raise UserError(f"data.task.{name} is empty; expected a column or a template")

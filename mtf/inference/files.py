@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 from mtf.base import strict_json
 from mtf.base.errors import UserError
 from mtf.base.writing import write_atomically, writing
-from mtf.data.sources.lines import check_unicode, get_text, parse_line, read_lines, split_suffix
+from mtf.data.sources.lines import (
+    check_unicode,
+    get_text,
+    open_records,
+    parse_line,
+    split_suffix,
+)
 from mtf.data.sources.problems import Problems
 from mtf.storage import AnyPath, remove_tree
 
@@ -45,14 +51,16 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
       a file must not have a header, and its fields must not be quoted.
     * A line of a `.jsonl` file is `{"inputs": …}` or `{"inputs": …, "targets": …}`. Other keys are
       ignored.
+    * A `.csv` file has a header with the column `inputs`, and may have a column `targets`.
 
     A line that cannot be used is added to `problems`. If `problems` is None, UserError is raised
     instead.
     """
-    for number, line in read_lines(path, "files"):
+    columns, lines = open_records(path, "files")
+    for number, line in lines:
         location = f"{path}:{number}"
         try:
-            request = Request(*_parse(path, line), location)
+            request = Request(*_parse(path, line, columns), location)
         except UserError as error:
             if problems is None:
                 raise UserError(f"files: {location}: {error}") from error
@@ -61,13 +69,13 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
             yield request
 
 
-def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
+def _parse(path: Path, line: bytes, columns: Sequence[str]) -> tuple[str, str | None]:
     if not line.decode(errors="replace").strip():
         raise UserError(
             "the line is blank, but each line must contain inputs; fill it in or remove it"
         )
     expected = '{"inputs": …}'
-    values = parse_line(split_suffix(path)[1], line, expected)
+    values = parse_line(split_suffix(path)[1], line, expected, columns)
     if isinstance(values, str):
         return values, None
     if isinstance(values, list):
@@ -103,8 +111,8 @@ def summarize(
         if need_targets and not request.targets:
             problems.add(
                 f"{request.location} has no targets, which mode='score' needs; expected "
-                '{"inputs": …, "targets": …} in a .jsonl file, or inputs, a tab and targets in a '
-                ".tsv file"
+                '{"inputs": …, "targets": …} in a .jsonl file, the column targets in a .csv file, '
+                "or inputs, a tab and targets in a .tsv file"
             )
         digest.update(json.dumps([request.inputs, request.targets]).encode())
         number += 1

@@ -189,7 +189,7 @@ def _train(job: Settings) -> Any:
         trainer_cls=_trainer(job),
         **job.below("", "model_dir random_seed"),
         total_steps=job("train_steps"),
-        **job.below("trainer", "eval_steps stats_period"),
+        **job.below("trainer", "eval_steps stats_period run_eval_before_training"),
         # T5X uses the same period for both evaluations.
         eval_period=eval_period or (0 if evaluator is None else evaluator.period),
         summarize_config_fn=job.partial("mtf.t5x.datasets.summarize_nothing"),

@@ -106,7 +106,7 @@ class TrainLoop:
     config_text: str = ""
 
     def __post_init__(self) -> None:
-        self._start_step = 0
+        self._start_step, self._is_new = 0, self.checkpoints.latest_step() is None
         self._stop_requested = AnyProcess(lambda: self.interrupts.requested is not None)
 
     def run(self, state: TrainState, setup_seconds: float) -> tuple[TrainState, str | None]:
@@ -118,7 +118,7 @@ class TrainLoop:
         are not finite (see `mtf.training.watch`); such a state is never saved.
         """
         self._start_step = step = int(state.step)
-        owed = owed_evaluations(self.checkpoints.model_dir, step)
+        owed = self._due_before_training()
         early = self._resume_early_stopping(owed)
         meter = Meter(self.batch_size, self._flops, setup_seconds)
         with self._open_metrics(owed) as files, self._profiler(meter) as profiler:
@@ -213,6 +213,12 @@ class TrainLoop:
         if self._stop_requested():
             raise StopRequested
 
+    def _due_before_training(self) -> Collection[str]:
+        """Returns what the previous run has left out or, for a new run, what the config asks for."""
+        if self._is_new and self.trainer.config.run_eval_before_training:
+            return TRAINING_EVAL, INFERENCE_EVAL
+        return owed_evaluations(self.checkpoints.model_dir, self._start_step)
+
     def _evaluate_owed(
         self,
         owed: Collection[str],
@@ -220,10 +226,11 @@ class TrainLoop:
         state: TrainState,
         early: EarlyStopping,
     ) -> bool:
-        """Runs the evaluations of the start state that the previous run has left out.
+        """Runs the evaluations of the start state that are due before the first step.
 
-        Returns False after a signal; they are still left out then. With one process, where signals
-        are not held yet, a signal ends the process instead.
+        They are those that the previous run has left out, or those of a new run. Returns False if a
+        signal has left them out again; a new run then still makes a step, after which it saves.
+        With one process, where signals are not held yet, a signal ends the process instead.
         """
         step, measured = int(state.step), dict[str, float]()
         if not owed:
@@ -231,11 +238,12 @@ class TrainLoop:
         self._enter(EVALUATING, step)
         try:
             for each in evaluate:
-                if each.evaluation.kind in owed:
+                if each.evaluation.kind in owed and each.evaluation.period is not None:
                     measured |= each.evaluation.run(step, state, self._check_stop)
         except StopRequested:
-            return False
-        self.checkpoints.add_measured(step, measured)
+            return self._is_new
+        if not self._is_new:
+            self.checkpoints.add_measured(step, measured)
         if early.metric in measured:
             early.add(step, measured[early.metric])
         return True

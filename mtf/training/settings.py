@@ -223,6 +223,7 @@ class TrainerConfig:
       stats_period: the number of steps between two reports of statistics, which are written to the
         terminal, TensorBoard and metrics.jsonl.
       eval_period: the number of steps between evaluations; None to disable evaluation.
+      run_eval_before_training: whether a new run also evaluates the state from which it starts.
       eval_steps: the maximum number of batches in an evaluation; None to use all batches.
       trim_padding: whether to remove most of the padding beyond the longest row of a batch. Inputs
         and targets are each cut to one of four lengths, and the step is compiled when a pair of
@@ -252,6 +253,7 @@ class TrainerConfig:
     num_microbatches: int = dataclasses.field(default=1, metadata=_MAY_CHANGE)
     stats_period: int = dataclasses.field(default=100, metadata=_MAY_CHANGE)
     eval_period: int | None = dataclasses.field(default=1000, metadata=_MAY_CHANGE)
+    run_eval_before_training: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     eval_steps: int | None = dataclasses.field(default=20, metadata=_MAY_CHANGE)
     trim_padding: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     loss_chunk_elements: int = dataclasses.field(default=2**25, metadata=_MAY_CHANGE)

@@ -195,7 +195,6 @@ def test_arguments(pretrain: Gin, tmp_path: Path, arguments: list[str], message:
         (2, "infer_eval/utils.DatasetConfig.split='test'", "this run does not use this binding"),
         (0, "train.use_hardware_rng=True", "mtf uses JAX's default random generator"),
         (0, "train_eval/utils.DatasetConfig.batch_size=3", "one batch size"),
-        (0, "train.run_eval_before_training=True", "mtf evaluates every"),
         (0, "train.actions={'TRAIN': [@trainer.EarlyStoppingAction()]}", "mtf has no other action"),
         (0, "standard_logical_axis_rules.activation_partitioning_dims=2", "dimensions 2 and 1"),
     ],

@@ -36,9 +36,14 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
     ]
     lines = '\ufeff{"inputs": "a\\nb", "id": 7}\n{"targets": "y", "inputs": "x"}\n'
     assert [tuple(r[:2]) for r in read(tmp_path / "c.jsonl", lines)] == [("a\nb", None), ("x", "y")]
+    table = 'id,inputs,targets\n1,"a, ""b""\nc",x\n2,d,e\n'
+    assert [tuple(r) for r in read(tmp_path / "e.csv", table)] == [
+        ('a, "b"\nc', "x", f"{tmp_path / 'e.csv'}:2", None),
+        ("d", "e", f"{tmp_path / 'e.csv'}:4", None),
+    ]
     packed = read(tmp_path / "d.txt.gz", gzip.compress(b"one\ntwo\n"))
     assert [request.inputs for request in packed] == ["one", "two"]
-    assert [source.name for source in sources(tmp_path / "*")] == ["a", "b", "c", "d"]
+    assert [source.name for source in sources(tmp_path / "*")] == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,8 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
             '{"inputs": "x \\ud83d"}\n',
             r"a\.jsonl:1: 'inputs' contains half of a surrogate",
         ),
-        ("a.csv", "a\n", r"an unknown suffix"),
+        ("a.xls", "a\n", r"an unknown suffix"),
+        ("a.csv", "input\na\n", r"a\.csv:2: 'inputs' is missing; found 'input'"),
         ("a.txt", "", r"a\.txt is empty; expected at least one example"),
     ],
 )

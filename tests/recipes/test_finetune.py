@@ -19,7 +19,10 @@ from mtf import config as config_lib
 from mtf.base import environment
 from mtf.base.errors import UserError
 from mtf.data import loaders
+from mtf.data.mixtures import open_mixture
+from mtf.data.sources.datasets import open_split
 from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
+from mtf.training.schedules import learning_rate
 from tests import small
 from tests.conversion import writers
 from tests.golden import recorded
@@ -152,6 +155,55 @@ def test_data_in_every_form(
     assert first.inputs[-1] == first.targets[-1] == 1  # EOS
 
 
+def test_csv_of_which_a_fraction_is_held_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    lines = "".join(f'"number ""{n}"",\nor so",{n}\n' for n in range(40))
+    (folder / "many.csv").write_text(f"document,summary\n{lines}")
+    for validation in ("10%", 0.1):
+        recipe = f"recipes.finetune(checkpoint='hf', train='many.csv', validation={validation!r}, "
+        config = config_lib.resolve(
+            f"{recipe} template='document ||| summary', epochs=2, batch_size=5)"
+        )
+        assert config.train_steps == 2 * 36 / 5 + 0.6  # 15 steps
+        data = fdl.build(config).data
+        held_out = [text(each.targets) for each in loaders.sample_examples(data, 10)]
+        assert len(held_out) == 4
+        shard = {"batch_size": 36, "shard_id": 0, "num_shards": 1}
+        batch = next(loaders.make_train_iterator(data, **shard))
+        trained = {text(ids[ids > 0]) for ids in batch["decoder_target_tokens"]}
+        assert sorted({*held_out, *trained}, key=int) == [str(n) for n in range(40)]
+        assert not {*held_out} & trained
+
+
+def test_a_part_of_the_training_files_cannot_be_held_out_beside_validation_files() -> None:
+    data = builders.data.files({"train": "a", "validation": "b"}, inputs="x", targets="y")
+    data.task.held_out = 0.1
+    with pytest.raises(UserError, match="splits are train, validation; expected train, and not"):
+        open_mixture(fdl.build(data))
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "rsqrt"])
+@pytest.mark.parametrize("warmup", [0, 0.2])
+def test_schedules(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, warmup: float) -> None:
+    """The formulas are those of transformers' documentation; `k` counts the updates so far."""
+    monkeypatch.chdir(folder)
+    config = recipes.finetune(
+        "hf", "pairs.tsv", steps=50, optimizer="adamw", schedule=kind, warmup=warmup
+    )
+    schedule = fdl.build(config.optimizer).learning_rate
+    num, start = round(50 * warmup), max(round(50 * warmup), kind in ("linear", "rsqrt"))
+    assert num == 10 * bool(warmup)
+    for k in range(50):
+        expected = {
+            "constant": 1.0,
+            "linear": (50 - k) / (50 - start),
+            "cosine": 0.5 * (1 + np.cos(np.pi * (k - start) / (50 - start))),
+            "rsqrt": (start / max(k, 1)) ** 0.5,
+        }[kind]
+        expected = k / start if k < start else expected
+        assert learning_rate(schedule, k) == pytest.approx(1e-4 * expected, rel=1e-5, abs=2e-8)
+
+
 def test_lengths_fit_the_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     # 15 bytes and EOS, and a quarter: 20. 9 bytes and EOS, and a quarter: 12.5.
@@ -206,6 +258,13 @@ def test_a_dataset_of_the_mirror(
     )
     assert (config.data.task.dataset, config.data.task.subset) == ("super_glue", "rte")
     assert (config.data.split, config.data.eval_split) == ("validation", "train")
+    config = recipes.finetune(
+        str(folder / "hf"), dataset="rotten_tomatoes", template=template, validation=0.25
+    )
+    assert fdl.build(config).describe().problems == []
+    whole = len(open_split("rotten_tomatoes", None, "train"))
+    held_out = len(loaders.sample_examples(fdl.build(config.data), whole))
+    assert (held_out, builders.data.num_records(config.data)) == (whole // 4, whole - whole // 4)
 
 
 # --------------------------------------------------------------------------------------- hardware
@@ -274,6 +333,12 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
             {"mixture": "t0_train", "template": "a ||| b"},
             "mixture is set, so template would be ignored",
         ),
+        ({"train": "pairs.tsv", "warmup": 1000}, "fewer than 1000 steps, not 1000"),
+        ({"train": "pairs.tsv", "validation": 1.5}, "held_out must be between 0 and 1, not 1.5"),
+        ({"train": "pairs.tsv", "steps": 5, "epochs": 2}, "steps and epochs are both set"),
+        ({"mixture": "t0_train", "validation": "5%"}, "validation needs files or a dataset"),
+        ({"dataset": "x", "train": "test", "validation": "5%"}, "divides the split train, not"),
+        ({"mixture": "t0_train", "epochs": 2}, "epochs needs files or a dataset"),
         ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         ({"train": "three.tsv"}, r"expected the 2 columns of a headerless file \(inputs, "),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import gzip
+import io
 import json
 import os
 import pickle
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from mtf.base.errors import UserError
 from mtf.data.settings import TextFilesConfig
 from mtf.data.sources import lines as line_index
-from mtf.data.sources.files import keep, open_files
+from mtf.data.sources.files import Part, in_memory, keep, open_files, part_of
 from mtf.data.sources.python_text import python_documents
 from mtf.data.sources.text_files import Examples, Pair, open_examples
 from tests.data.helpers import BYTES, write, write_parquet
@@ -119,7 +121,11 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
             r"a\.txt\.gz cannot be read: ",
         ),
         ("a.txt", b"one\nt\xe9l\n", r"a\.txt:2: not UTF-8: byte 2 of the line is 0xe9"),
-        ("a.csv", b"one,two\n", r"a\.csv has an unknown suffix; expected one of \.txt "),
+        ("a.xls", b"one,two\n", r"a\.xls has an unknown suffix; expected one of \.txt "),
+        ("a.csv", b"a,b\nc,d\n", r"a\.csv:2: 'text' is missing; found 'a', 'b'; expected"),
+        ("a.csv", b"text\nc,d\n", r"a\.csv:2: expected the 1 columns of the first line .*, not 2"),
+        ("a.csv", b'text\none\n"two\nthree\n', r"a\.csv:3: not valid CSV: unexpected end of data"),
+        ("a.csv", b"text\none\nt\xe9l\n", r"a\.csv:3: not UTF-8: byte 2 of the line is 0xe9"),
         ("a.tsv", b"one\ttwo\n\nthree\n", r"a\.tsv:3: expected 2 columns .*, not 1"),
         ("a.tsv", b"a\tb\tc\n", r"a\.tsv:1: expected 2 columns .*, not 3"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not valid JSON: .* at column 10"),
@@ -270,6 +276,47 @@ def test_a_tsv_file_without_a_header(tmp_path: Path) -> None:
         list(open_files(str(tmp_path / "wide.tsv"), columns))
 
 
+QUOTED = [
+    {"inputs": 'He said "no", twice.', "targets": "two\nlines"},
+    {"inputs": "", "targets": "é\r\n\r\n, "},
+    {"inputs": "x" * 200_000, "targets": "plain"},
+]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+def test_csv_has_a_header_and_quotes(name: str, tmp_path: Path) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["inputs", "targets"])
+    writer.writeheader()
+    writer.writerows(QUOTED)
+    content = f"\ufeff{text.getvalue()}\r\n".replace("\r\nx", "\r\n\r\nx").encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    rows = open_files(str(path), ("inputs", "targets"))
+    assert [*rows] == QUOTED
+    for start in range(3):
+        assert [*rows.rows(start, start + 1)] == QUOTED[start : start + 1]
+    assert read(str(path)) == [Pair(**row) for row in QUOTED]
+
+
+def test_the_parts_of_a_split_are_random_disjoint_and_always_the_same() -> None:
+    rows = in_memory([{"n": n} for n in range(1000)])
+    held_out, rest = (
+        [row["n"] for row in part_of(rows, Part(0.05, is_held_out))]
+        for is_held_out in (True, False)
+    )
+    assert len(held_out) == 50 and sorted(held_out + rest) == [*range(1000)]
+    assert held_out == sorted(held_out) and rest == sorted(rest)
+    assert 300 < sum(held_out) / 50 < 700
+    # A run that is resumed in years, with another NumPy, must find the same records.
+    assert held_out[:5] == [0, 38, 43, 54, 66]
+    assert [*part_of(rows, Part(0.05, True)).rows(2, 4)] == [{"n": n} for n in held_out[2:4]]
+    two = in_memory([{"n": 0}, {"n": 1}])
+    assert [len(part_of(two, Part(0.01, is_held_out))) for is_held_out in (True, False)] == [1, 1]
+    with pytest.raises(UserError, match="at least 2 records, of which one is held out, not 1"):
+        part_of(in_memory([{"n": 0}]), Part(0.5, True))
+
+
 def test_a_pattern_joins_its_files_in_order(tmp_path: Path) -> None:
     write_table(tmp_path, "b.jsonl", ROWS[2:])
     write_table(tmp_path, "a.parquet", ROWS[:2])
@@ -286,7 +333,8 @@ def test_a_pattern_joins_its_files_in_order(tmp_path: Path) -> None:
         ("x.jsonl", '{"n": 1}\n[2]\n', "x.jsonl:2: not a JSON object"),
         ("x.json", '[{"n": 1}, 2]', "item 2 is not a JSON object"),
         ("x.tsv", "n\tm\n1\n", "x.tsv:2: expected the 2 columns of the first line"),
-        ("x.csv", "n\n1\n", "unknown suffix; expected one of .parquet"),
+        ("x.csv", "n\n1,2\n", "x.csv:2: expected the 1 columns of the first line"),
+        ("x.xls", "n\n1\n", "unknown suffix; expected one of .parquet"),
     ],
 )
 def test_files_that_cannot_be_read(file: str, content: str, expected: str, tmp_path: Path) -> None:

@@ -236,11 +236,7 @@ T5X: dict[str, Section] = table(
             note="mtf has no other actions; a loss that is not finite always ends a run",
         ),
         must("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_OTHER_DATA),
-        only(
-            "run_eval_before_training",
-            False,
-            note="mtf evaluates every `trainer.eval_period` steps and at the end of a run",
-        ),
+        Row("run_eval_before_training", "trainer.run_eval_before_training"),
         must("train_state_initializer_cls", _BUILT_IN, note="mtf has only T5X's initialization"),
         *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
         *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),

@@ -17,8 +17,9 @@ from mtf.base.downloads import as_user_errors, copied
 from mtf.base.errors import NotCheckedError, UserError, did_you_mean_split
 from mtf.base.extras import check_extra
 from mtf.data.sources import story_cloze, trec
+from mtf.data.sources.files import Part as Part
 from mtf.data.sources.files import Rows as Rows
-from mtf.data.sources.files import SlicedRows, in_memory, open_parquet
+from mtf.data.sources.files import SlicedRows, in_memory, open_parquet, part_of
 from mtf.data.sources.hub import import_datasets, is_available, no_hub_hint
 from mtf.storage import AnyPath, as_path, is_remote
 
@@ -62,12 +63,14 @@ class Source(NamedTuple):
       split: name of the split in the dataset.
       maker: function that takes `split` and returns the records, or raises MissingDatasetError if
         there are none; None to read them from the dataset.
+      part: part of the split to use; None for all records.
     """
 
     dataset: str
     subset: str | None
     split: str
     maker: Callable[[str], Rows] | None = None
+    part: Part | None = None
 
 
 class MissingDatasetError(UserError):
@@ -101,6 +104,7 @@ def open_split(
     subset: str | None,
     split: str,
     maker: Callable[[str], Rows] | None = None,
+    part: Part | None = None,
     *,
     data_dir: DataDir = None,
     download: bool = True,
@@ -108,13 +112,16 @@ def open_split(
     """Returns the records of a split from the mirror or, if it lacks the split, from the hub.
 
     Args:
-      dataset, subset, split, maker: see `Source`.
+      dataset, subset, split, maker, part: see `Source`.
       data_dir: path of the mirror; None to use the environment variable MTF_DATA_DIR.
       download: whether to download a dataset from the hub. If False, NotCheckedError is raised if
         the mirror lacks the split and the hub can be reached.
 
     If the split is not found, raises a MissingDatasetError that lists the places searched.
     """
+    if part is not None:
+        whole = Source(dataset, subset, split, maker)
+        return part_of(open_split(*whole, data_dir=data_dir, download=download), part)
     if maker is not None:
         return maker(split)
     rows = _open_anywhere(dataset, subset, split, data_dir, download)

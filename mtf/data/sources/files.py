@@ -6,6 +6,7 @@
 | `.jsonl` | a line, which contains a JSON object |
 | `.json` | a JSON object in a list; a file that does not start with a list is read as `.jsonl` |
 | `.tsv` | a line; the first line of the file contains the names of the columns |
+| `.csv` | a record, with quotes as in RFC 4180; the first one contains the names of the columns |
 | `.txt` | a line, which becomes the column `text` |
 
 All formats except Parquet may be compressed (`.gz`). Blank lines are skipped.
@@ -25,15 +26,15 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mtf.base import signals, strict_json
 from mtf.base.errors import UserError
 from mtf.base.extras import import_extra
-from mtf.data.sources.lines import Lines, parse_line, read_content, split_suffix
+from mtf.data.sources.lines import Lines, open_lines, parse_line, read_content, split_suffix
 from mtf.data.sources.patterns import matching, why_missing
 
-SUFFIXES = (".parquet", ".jsonl", ".json", ".tsv", ".txt")
+SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")
 _NUM_AT_ONCE = 1000
 _EXPECTED = "an object with the columns of a record"
 
@@ -130,7 +131,7 @@ def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
     content = read_content(path, "source")
     if suffix == ".json" and content[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         return _read_list(path, bytes(content))
-    lines = Lines(path, content, blank=b" \r\n")
+    lines = open_lines(path, content, blank=b" \r\n")
     return _LineRows(lines, ".jsonl" if suffix == ".json" else suffix, tsv_columns)
 
 
@@ -202,7 +203,7 @@ class _LineRows(Rows):
 
     def _parse(self, index: int) -> Any:
         try:
-            return parse_line(self._suffix, self._lines[index], _EXPECTED)
+            return parse_line(self._suffix, self._lines[index], _EXPECTED, self._lines.columns)
         except UserError as error:
             raise UserError(f"{self._lines.where(index)}: {error}") from error
 
@@ -236,6 +237,40 @@ def _read_list(path: Path, content: bytes) -> Rows:
         if not isinstance(record, dict):
             raise UserError(f"{path}: item {number} is not a JSON object; expected {_EXPECTED}")
     return in_memory(records)
+
+
+class Part(NamedTuple):
+    """One of the two parts into which the records of a split are divided at random.
+
+    Attributes:
+      held_out_fraction: size of the smaller part, as a fraction of all records.
+      is_held_out: whether this is the smaller part.
+    """
+
+    held_out_fraction: float
+    is_held_out: bool
+
+
+def part_of(whole: Rows, part: Part) -> Rows:
+    """Returns the records of a part, in their order in `whole`."""
+    import numpy as np
+
+    if len(whole) < 2:
+        raise UserError(f"expected at least 2 records, of which one is held out, not {len(whole)}")
+    num_held_out = min(max(round(len(whole) * part.held_out_fraction), 1), len(whole) - 1)
+    # The raw output of Philox is the same in all versions of NumPy.
+    order = np.argsort(np.random.Philox(key=0).random_raw(len(whole)), kind="stable")
+    chosen = np.sort(order[:num_held_out] if part.is_held_out else order[num_held_out:])
+
+    def rows(start: int, stop: int) -> Iterator[dict[str, Any]]:
+        numbers = chosen[start:stop].tolist()
+        if numbers:
+            first, last, wanted = numbers[0], numbers[-1], set(numbers)
+            for number, row in enumerate(whole.rows(first, last + 1), first):
+                if number in wanted:
+                    yield row
+
+    return SlicedRows(len(chosen), rows)
 
 
 def _join(parts: Sequence[Rows]) -> Rows:

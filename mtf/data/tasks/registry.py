@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mtf.base.errors import UserError, did_you_mean
+from mtf.data.sources.datasets import Part, Source
 from mtf.data.sources.records import CUSTOM, RecordSource
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
@@ -52,6 +53,8 @@ class RowTask(Task):
       metric_names: names of the metrics, as in T5.
       answer_choices: all possible targets; None if targets are free text.
       module: name of the module that registers the task; None if no importable module does.
+      held_out: fraction of the dataset's split that is the split `validation`, if that split is
+        divided; splits with the same name in the dataset have the rest.
     """
 
     is_custom = True
@@ -60,6 +63,7 @@ class RowTask(Task):
     metric_names: tuple[str, ...] = ()
     answer_choices: tuple[str, ...] | None = None
     module: str | None = None
+    held_out: float | None = None
 
     @classmethod
     def of_source(
@@ -85,6 +89,8 @@ class RowTask(Task):
         if self.records is not None and self.records.kind == CUSTOM:
             others = {name: each for name, each in vars(self.records).items() if name != "splits"}
             fields += [definition(type(self.records).records), str(sorted(others.items()))]
+        if self.held_out is not None:
+            fields.append(f"held out {self.held_out}")
         return self.hash_of(*fields)
 
     @property
@@ -101,6 +107,13 @@ class RowTask(Task):
     def label_classes(self) -> tuple[str, ...] | None:
         """The answer choices, or None if there are none."""
         return self.answer_choices
+
+    def source_of(self, split: str) -> Source:
+        """See `Task`; the source is a part of a split that is divided."""
+        source = super().source_of(split)
+        if self.held_out is None or source.split != self.splits["validation"]:
+            return source
+        return source._replace(part=Part(self.held_out, split == "validation"))
 
     def row_examples(
         self, row: Mapping[str, Any], index: int, split: str, seed: int = 0

@@ -24,8 +24,8 @@ class Infer(Job[InferResult]):
     Attributes:
       checkpoint: a run directory, an mtf or T5X checkpoint, or a Hugging Face directory; required
         to run the job.
-      files: paths or patterns of `.txt`, `.jsonl` or `.tsv` files (see docs/inference.md). Either
-        `files` or `mixture_or_task_name` must be set.
+      files: paths or patterns of `.txt`, `.jsonl`, `.csv` or `.tsv` files (see
+        docs/inference.md). Either `files` or `mixture_or_task_name` must be set.
       mixture_or_task_name: the name of a mixture or task. For a ranked task (`*_score_eval`), every
         answer choice is scored, but each input is decoded only once.
       mode: "predict" decodes targets, "score" computes the log-likelihood of given targets, and
