@@ -82,7 +82,8 @@ def finetune(
       lengths: maximum numbers of input and target tokens; longer texts are truncated. The defaults
         are 1.25 times the maximum in the first 1,000 examples, but at most 1,024 and 256. They are
         512 and 128 if these examples are not on this machine, or if a mixture is used.
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
+      vocabulary: "t5", "mt5", "byt5", a SentencePiece model or a tokenizer.json, if the checkpoint
+        contains none.
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
       cache_dir: token cache; if this is None, the data is tokenized into memory.
     """
