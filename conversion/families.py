@@ -109,7 +109,6 @@ _MADLAD = {
 
 FAMILIES = (
     Family("T5 1.0", T5_VOCAB_SIZE, _RELU, T5_1_0_SIZES),
-    Family("CodeT5 or CodeT5+", 32100, _RELU, _CODE, special_ids=PILE_IDS),
     Family("T5 1.1, LM-adapted T5, T0 or Flan-T5", T5_VOCAB_SIZE, _GELU, T5_1_1_SIZES),
     Family("UL2 or Flan-UL2", T5_VOCAB_SIZE, _SILU, {"20b": Size(32, 32, 4096, 16384, 16, 256)}),
     Family("mT5, mT0 or Aya-101", MT5_VOCAB_SIZE, _GELU, T5_1_1_SIZES),
@@ -117,6 +116,7 @@ FAMILIES = (
     Family("Pile-T5", T5_VOCAB_SIZE, _GELU, _PILE, True, PILE_IDS),
     Family("ByT5", BYT5_VOCAB_SIZE, _GELU, BYT5_SIZES),
     Family("MADLAD-400", 256000, _GELU, _MADLAD, special_ids=MADLAD_IDS),
+    Family("CodeT5 or CodeT5+", 32100, _RELU, _CODE, special_ids=PILE_IDS),
 )
 
 

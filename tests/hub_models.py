@@ -171,8 +171,15 @@ def _unigram(special: list[str]) -> Any:
 
 def _pile() -> tuple[Any, dict[str, Any]]:
     """LLaMA's BPE with byte fallback, with 100 sentinels."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-    from tokenizers import trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always")
