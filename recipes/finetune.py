@@ -42,7 +42,7 @@ def finetune(
     config: str | None = None,
     cache_dir: str | None = None,
 ) -> fdl.Config[Train]:
-    """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
+    """Fine-tunes any model of the T5 family, from T5 and ByT5 to UL2 and CodeT5, on your data.
 
     The network, the vocabulary and the step are read from the checkpoint. As in the fine-tuning of
     T5, a new Adafactor optimizer with a constant learning rate of 0.001 is used, and the dropout

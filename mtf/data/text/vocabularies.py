@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from conversion.tokenizer_file import TokenizerFile, read_content
 from mtf.base.downloads import as_user_errors, downloaded
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.extras import import_extra
@@ -185,7 +184,7 @@ class TokenizerVocabulary:
     @property
     def vocab_size(self) -> int:
         """The greatest id plus 1."""
-        return 1 + max(self._loaded.ids.values())
+        return self._loaded.num_ids
 
     @property
     def eos_id(self) -> int:
@@ -242,6 +241,8 @@ def open_vocabulary(path: str, extra_ids: int = 0) -> Vocabulary:
     if path == ByteVocabulary.path:
         return ByteVocabulary(extra_ids)
     if path.endswith(".json"):
+        from conversion.tokenizer_file import TokenizerFile  # This module imports NumPy.
+
         with as_user_errors("vocabulary"), conversion_as_user_errors():
             file = TokenizerFile.open(as_path(path))
         return TokenizerVocabulary(path, file.bos_token, file.eos_token)
@@ -297,17 +298,21 @@ class _Loaded(NamedTuple):
       tokenizer: the tokenizer, which neither pads, truncates nor adds special tokens.
       ids: dict mapping tokens to their ids.
       hidden: dict mapping the ids of special tokens, except sentinels, to the tokens.
+      num_ids: the greatest id plus 1.
       digest: a hash of the tokenizer.
     """
 
     tokenizer: Tokenizer
     ids: dict[str, int]
     hidden: dict[int, str]
+    num_ids: int
     digest: str
 
 
 @functools.lru_cache(maxsize=8)
 def _load_tokenizer(path: str) -> _Loaded:
+    from conversion.tokenizer_file import read_content
+
     tokenizers = import_extra("tokenizers", f"Reading {path}", "tokenizers")
     with as_user_errors("vocabulary"), conversion_as_user_errors():
         content = read_content(as_path(path))
@@ -321,4 +326,5 @@ def _load_tokenizer(path: str) -> _Loaded:
     hidden = {i: text for i, text in special.items() if not text.startswith("<extra_id_")}
     hidden.setdefault(TokenizerVocabulary.pad_id, "")
     digest = hashlib.sha256(serialized.encode()).hexdigest()
-    return _Loaded(tokenizer, tokenizer.get_vocab(with_added_tokens=True), hidden, digest)
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    return _Loaded(tokenizer, ids, hidden, 1 + max(ids.values()), digest)
