@@ -20,8 +20,8 @@ _SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
 FILES = (*_FILES, *_SETTINGS, "added_tokens.json", "merges.txt")
 # The name, in transformers 4 and 5, of the class that reads everything from tokenizer.json.
 GENERIC = "PreTrainedTokenizerFast"
-# Classes that always append EOS, whatever tokenizer.json says. T5Tokenizer is the default.
-_ALWAYS_EOS = (None, "T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer")
+# Classes that always append EOS, whatever tokenizer.json says; T5Tokenizer is the default.
+_ALWAYS_EOS = ("T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer")
 TOKEN_FLAGS = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
 
 
@@ -72,12 +72,12 @@ class TokenizerFile:
         padding = _text(read_settings(self.path.parent).get("pad_token"))
         found = {
             "decoder_start_token_id": 0,
-            "eos_token_id": self.ids[self.eos_token],
+            "eos_token_id": self._id(self.eos_token),
             "pad_token_id": self.ids.get(padding, 0),
         }
-        return (
-            found if self.bos_token is None else {**found, "bos_token_id": self.ids[self.bos_token]}
-        )
+        if self.bos_token is not None:
+            found["bos_token_id"] = self._id(self.bos_token)
+        return found
 
     def write(self, directory: AnyPath, *, add_eos: bool) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json`.
@@ -88,12 +88,17 @@ class TokenizerFile:
         content = read_content(self.path)
         added = self.bos_token, self.eos_token if add_eos else None
         if _added(content) != added:
-            special = {token: self.ids[token] for token in added if token is not None}
+            special = {token: self._id(token) for token in added if token is not None}
             content["post_processor"] = template(special, *added)
         write_json(directory / "tokenizer.json", content, indent=None)
         settings = {"bos_token": self.bos_token, "eos_token": self.eos_token}
         settings |= read_settings(self.path.parent) | {"tokenizer_class": GENERIC}
         write_json(directory / "tokenizer_config.json", settings)
+
+    def _id(self, token: str) -> int:
+        if token not in self.ids:
+            raise ConversionError(f"{self.path} has no token {token!r}.")
+        return self.ids[token]
 
 
 def find_tokenizer(directory: AnyPath) -> AnyPath | None:
@@ -104,8 +109,8 @@ def find_tokenizer(directory: AnyPath) -> AnyPath | None:
 def follows_file(directory: AnyPath) -> bool:
     """Returns whether the tokenizer's files decide if `transformers` appends EOS to a text."""
     name = read_settings(directory).get("tokenizer_class")
-    is_known = name is None or name.removesuffix("Fast") in _ALWAYS_EOS
-    return not is_known and find_tokenizer(directory) is not None
+    always = name is None or name.removesuffix("Fast") in _ALWAYS_EOS
+    return not always and find_tokenizer(directory) is not None
 
 
 def read_settings(directory: AnyPath) -> dict[str, Any]:

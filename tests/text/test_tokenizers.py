@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from conversion.tokenizer import tokenizer_adds_eos
+from conversion.tokenizer_file import TokenizerFile, find_tokenizer
 from mtf.base.errors import UserError
 from mtf.data import SpanCorruption, TextFilesConfig, TokenizerVocabulary, loaders
 from mtf.data.text.vocabularies import open_vocabulary
@@ -87,6 +89,24 @@ def test_pile_t5_is_not_taken_for_byt5(tmp_path: Path) -> None:
     hub_models.write_tokenizer(tmp_path, "EleutherAI/pile-t5-base")  # whose <0x00> has the id 3
     found = opening.huggingface_vocabulary(tmp_path, hub_models.NUM_ROWS)
     assert found == TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_an_exported_tokenizer_ends_inputs_as_in_training(name: str, tmp_path: Path) -> None:
+    there, text = tmp_path / "there", "return x"
+    expected = hub_models.write_tokenizer(there, name).encode(text).ids
+    path = find_tokenizer(there)
+    assert path is not None
+    for add_eos, ids in ((True, expected), (False, expected[:-1])):
+        out = tmp_path / str(add_eos)
+        out.mkdir()
+        TokenizerFile.open(path).write(out, add_eos=add_eos)
+        written = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+        assert written.encode(text).ids == ids
+        assert tokenizer_adds_eos(out) == add_eos
+        assert open_vocabulary(str(out / "tokenizer.json")).encode(text) == expected[:-1]
+    pair = tokenizers.Tokenizer.from_file(str(tmp_path / "True" / "tokenizer.json"))
+    assert pair.encode(text, text).ids[: len(expected)] == expected
 
 
 def test_spans_become_the_sentinels_of_the_tokenizer(tmp_path: Path) -> None:
