@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# The special ids of T5, MADLAD-400 and Pile-T5, named as in config.json.
+# The special ids of T5, MADLAD-400, and Pile-T5 and CodeT5, named as in config.json.
 SPECIAL_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 MADLAD_IDS: Mapping[str, int] = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 PILE_IDS: Mapping[str, int] = {**SPECIAL_IDS, "eos_token_id": 2}
@@ -92,6 +92,7 @@ T5_1_1_SIZES = {
     "xl": Size(24, 24, 2048, 5120, 32),
     "xxl": Size(24, 24, 4096, 10240, 64),
 }
+_CODE = {name: T5_1_0_SIZES[name] for name in ("small", "base", "large")}
 _PILE = {name: size for name, size in T5_1_1_SIZES.items() if name != "small"}
 BYT5_SIZES = {
     "small": Size(12, 4, 1472, 3584, 6),
@@ -115,6 +116,7 @@ FAMILIES = (
     Family("Pile-T5", T5_VOCAB_SIZE, _GELU, _PILE, True, PILE_IDS),
     Family("ByT5", BYT5_VOCAB_SIZE, _GELU, BYT5_SIZES),
     Family("MADLAD-400", 256000, _GELU, _MADLAD, special_ids=MADLAD_IDS),
+    Family("CodeT5 or CodeT5+", 32100, _RELU, _CODE, special_ids=PILE_IDS),
 )
 
 

@@ -17,6 +17,7 @@ from conversion.json_file import write_json
 from conversion.safetensors_file import write_sharded
 from conversion.tensor import DTYPES, Checkpoint, ConversionError, check_dtype
 from conversion.tokenizer import Tokenizer, write_tokenizer
+from conversion.tokenizer_file import TokenizerFile
 from mtf.storage import UNFINISHED, AnyPath, is_remote, unfinished
 
 ModelType = Literal["t5", "mt5", "umt5", "byt5"]
@@ -65,7 +66,8 @@ class Export:
       dropout_rate: the value for config.json.
       relative_attention_max_distance: the value for config.json.
       special_ids: the ids of padding, EOS and the decoder's start token, named as in config.json.
-        None selects those of the published model with the same sizes, or T5's if there is none.
+        None selects those of a `TokenizerFile`, or else of the published model with the same sizes,
+        or else T5's.
       inputs_add_eos: whether inputs ended with EOS in training; if so, the tokenizer appends EOS.
       max_shard_size: the maximum size in bytes of the tensors in a file.
       allow_non_finite: whether parameters may contain NaN or infinity.
@@ -81,7 +83,7 @@ class Export:
     _: dataclasses.KW_ONLY
     mlp_activations: tuple[str, ...] | None = None
     model_type: ModelType | None = None
-    tokenizer: Tokenizer | None = None
+    tokenizer: Tokenizer | TokenizerFile | None = None
     dtype: str = "float32"
     dropout_rate: float = 0.1
     relative_attention_max_distance: int = 128
@@ -107,7 +109,9 @@ class Export:
             )
         self.architecture, self.entries = sizes, mapping.entries(sizes)
         mapping.check_parameters(self.checkpoint, self.entries)
-        if self.special_ids is None:
+        if isinstance(self.tokenizer, TokenizerFile):
+            self.special_ids = {**self.tokenizer.special_ids, **(self.special_ids or {})}
+        elif self.special_ids is None:
             found = published(sizes)
             self.special_ids = found[0].special_ids if found else SPECIAL_IDS
         if self.model_type is None:
@@ -171,7 +175,10 @@ def _write_files(export: Export, directory: AnyPath) -> None:
     if export.tokenizer is not None:
         is_umt5 = export.model_type == "umt5"
         add_eos = export.inputs_add_eos
-        write_tokenizer(directory, export.tokenizer, add_eos=add_eos, is_umt5=is_umt5)
+        if isinstance(export.tokenizer, TokenizerFile):
+            export.tokenizer.write(directory, add_eos=add_eos)
+        else:
+            write_tokenizer(directory, export.tokenizer, add_eos=add_eos, is_umt5=is_umt5)
     write_json(directory / "config.json", config(export))
 
 

@@ -14,16 +14,22 @@ from typing import Any
 
 from conversion.json_file import read_json, write_json
 from conversion.sentencepiece_model import SentencePieceModel
+from conversion.tokenizer_file import (
+    FILES,
+    GENERIC,
+    TOKEN_FLAGS,
+    TokenizerFile,
+    find_tokenizer,
+    follows_file,
+    template,
+)
 from mtf.storage import AnyPath
 
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "spiece.model")
+TOKENIZER_FILES = (*FILES, "spiece.model")
 _NUM_BYTES = 256
 # T5 has no maximum length. This value also identifies the tokenizers that mtf has written.
 _MAX_LENGTH = 10**9
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-# The names, in transformers 4 and 5, of the class that reads everything from tokenizer.json.
-_GENERIC = "PreTrainedTokenizerFast"
-_FOLLOW_FILE = (_GENERIC, "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +70,10 @@ def write_tokenizer(
     PreTrainedTokenizerFast, because AutoTokenizer accepts no other class.
     """
     if tokenizer.model is None:
-        name = "ByT5Tokenizer" if add_eos and not is_umt5 else _GENERIC
+        name = "ByT5Tokenizer" if add_eos and not is_umt5 else GENERIC
     else:
         # T5Tokenizer ignores the byte fallback that tokenizer.json requests.
-        name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else _GENERIC
+        name = "T5Tokenizer" if add_eos and not tokenizer.model.byte_fallback else GENERIC
         (directory / "spiece.model").write_bytes(tokenizer.model.path.read_bytes())
     sentinels = [f"<extra_id_{i}>" for i in range(tokenizer.extra_ids)]
     added = dict(zip(_SPECIAL.values(), itertools.count(), strict=False))
@@ -80,25 +86,17 @@ def write_tokenizer(
         "model_max_length": _MAX_LENGTH,
         "clean_up_tokenization_spaces": False,
     }
-    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    tokens = {i: {"content": text, **flags, "special": True} for text, i in added.items()}
+    tokens = {i: {"content": text, **TOKEN_FLAGS, "special": True} for text, i in added.items()}
     if name == "ByT5Tokenizer":
         config["added_tokens_decoder"] = {str(i): token for i, token in tokens.items()}
     else:
-        eos = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if add_eos else []
-        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
         content = {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": [{"id": i, **tokens[i]} for i in sorted(tokens)],
             **(_sentence_pieces(tokenizer.model, sentinels) if tokenizer.model else _bytes(added)),
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [first, *eos],
-                "pair": [first, *eos, second, *eos],
-                "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
-            },
+            "post_processor": template({"</s>": 1}, None, "</s>" if add_eos else None),
         }
         write_json(directory / "tokenizer.json", content, indent=None)
     write_json(directory / "tokenizer_config.json", config)
@@ -111,29 +109,18 @@ def tokenizer_adds_eos(directory: AnyPath) -> bool:
     In transformers 5, T5Tokenizer and ByT5Tokenizer always append EOS. Other classes append EOS if
     the post-processor in tokenizer.json does.
     """
-    if not _follows_file(directory):
-        return True
-    template = _read(directory / "tokenizer.json").get("post_processor") or {}
-    return any(
-        piece.get("SpecialToken", {}).get("id") == _SPECIAL["eos_token"]
-        for piece in template.get("single", ())
-    )
+    path = find_tokenizer(directory)
+    return path is None or TokenizerFile.open(path).adds_eos
 
 
 def tokenizer_records_eos(directory: AnyPath) -> bool:
     """Returns whether `tokenizer_adds_eos` also tells whether inputs ended with EOS in training.
 
-    It does for tokenizers that mtf has written, and for tokenizers that read everything from
-    tokenizer.json. But T5Tokenizer also appends EOS for models that were trained without EOS, such
-    as T0.
+    It does for tokenizers that mtf has written, and for classes that do not always append EOS. But
+    T5Tokenizer also appends EOS for models that were trained without EOS, such as T0.
     """
     length = _read(directory / "tokenizer_config.json").get("model_max_length")
-    return length == _MAX_LENGTH or _follows_file(directory)
-
-
-def _follows_file(directory: AnyPath) -> bool:
-    name = _read(directory / "tokenizer_config.json").get("tokenizer_class")
-    return name in _FOLLOW_FILE and (directory / "tokenizer.json").is_file()
+    return length == _MAX_LENGTH or follows_file(directory)
 
 
 def bytes_of(directory: AnyPath) -> Tokenizer | None:
@@ -149,8 +136,9 @@ def bytes_of(directory: AnyPath) -> Tokenizer | None:
             for number, token in config.get("added_tokens_decoder", {}).items()
         }
     else:
-        added = _read(directory / "tokenizer.json").get("model", {}).get("vocab", {})
-        if not isinstance(added, dict) or added.get("<0x00>") != len(_SPECIAL):
+        model = _read(directory / "tokenizer.json").get("model", {})
+        added = model.get("vocab", {})
+        if not isinstance(added, dict) or added.get("<0x00>") != len(_SPECIAL) or model["merges"]:
             return None
     own = Tokenizer(extra_ids=int(config.get("extra_ids", 0)))
     return own if added.get("<extra_id_0>") == own.num_ids - 1 else Tokenizer()

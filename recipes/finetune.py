@@ -49,7 +49,7 @@ def finetune(
     config: str | None = None,
     cache_dir: str | None = None,
 ) -> fdl.Config[Train]:
-    """Fine-tunes any T5, mT5, mT0, Flan-T5, ByT5, umT5, Aya or MADLAD-400 on your data.
+    """Fine-tunes any model of the T5 family, from T5 and ByT5 to UL2 and CodeT5, on your data.
 
     The network, the vocabulary and the step are read from the checkpoint. As in the fine-tuning of
     T5, the default is a new Adafactor optimizer with a constant learning rate of 0.001, and the
@@ -96,7 +96,8 @@ def finetune(
       lengths: maximum numbers of input and target tokens; longer texts are truncated. The defaults
         are 1.25 times the maximum in the first 1,000 examples, but at most 1,024 and 256. They are
         512 and 128 if these examples are not on this machine, or if a mixture is used.
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
+      vocabulary: "t5", "mt5", "byt5", a SentencePiece model or a tokenizer.json, if the checkpoint
+        contains none.
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
       cache_dir: token cache; if this is None, the data is tokenized into memory.
     """

@@ -62,7 +62,8 @@ def continue_pretraining(
       eval_period: number of steps between evaluations and checkpoints; by default `steps` / 10.
       inputs_length: number of input tokens in a row; it determines the number of target tokens.
       normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model, if the checkpoint contains none.
+      vocabulary: "t5", "mt5", "byt5", a SentencePiece model or a tokenizer.json, if the checkpoint
+        contains none.
       config: path of the config.json of a run or a Hugging Face model; None for the checkpoint's.
     """
     if (files is None) == (dataset is None):

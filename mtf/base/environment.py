@@ -25,7 +25,7 @@ ENVIRONMENT_FILE = "environment.json"
 _PACKAGES = (
     *("mtf-jax", "fiddle", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorstore"),
     *("numpy", "ml_dtypes", "msgpack", "grain", "array-record", "sentencepiece", "safetensors"),
-    *("seqio", "tensorflow", "torch", "transformers"),
+    *("seqio", "tensorflow", "tokenizers", "torch", "transformers"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 

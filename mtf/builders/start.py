@@ -49,8 +49,8 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
       checkpoint: a run directory, whose latest checkpoint is used; an mtf, T5X or Mesh TensorFlow
         checkpoint; a Hugging Face directory; or a model on the Hugging Face hub
         (`google/flan-t5-small`). Directories and checkpoints may be remote (`gs://…`).
-      vocabulary: "t5", "mt5", "byt5" or the path of a SentencePiece model; None for the
-        checkpoint's vocabulary.
+      vocabulary: "t5", "mt5", "byt5" or the path of a SentencePiece model or tokenizer.json; None
+        for the checkpoint's vocabulary.
       config: path of the config.json of a run or Hugging Face model; None to use the checkpoint's.
 
     Raises:

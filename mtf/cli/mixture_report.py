@@ -20,7 +20,7 @@ from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import list_mixtures, list_tasks
 from mtf.data.tasks.prompts.templates import load_templates
 from mtf.data.tasks.registry import import_module, registered_tasks
-from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.data.text.vocabularies import Vocabulary, open_vocabulary
 from mtf.evaluation.report import as_text
 from mtf.jobs import Cache
 from mtf.jobs.cache.run import chosen_vocabulary, prepare
@@ -64,9 +64,7 @@ def _cached_vocabulary(job: Cache, cache_dir: str) -> Vocabulary:
         return chosen_vocabulary(job, "t5")
     cache = TokenCache(cache_dir, job.mixture)
     extra_ids = int(cache.info.vocabulary.rpartition("+")[2])
-    if cache.info.vocabulary_path == ByteVocabulary.path:
-        return ByteVocabulary(extra_ids)
-    return SentencePieceVocabulary(cache.info.vocabulary_path, extra_ids)
+    return open_vocabulary(cache.info.vocabulary_path, extra_ids)
 
 
 def _show(options: argparse.Namespace, job: Cache, cache_dir: str, vocabulary: Vocabulary) -> None:

@@ -11,7 +11,7 @@ from mtf.data.settings import (
 from mtf.data.tasks import objectives
 from mtf.data.tasks.objectives import *  # noqa: F403
 from mtf.data.tasks.objectives import Objective, SegmentLengths
-from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, TokenizerVocabulary
 
 __all__ = [
     *objectives.__all__,
@@ -25,4 +25,5 @@ __all__ = [
     "TaskMixtureConfig",
     "TextCorporaConfig",
     "TextFilesConfig",
+    "TokenizerVocabulary",
 ]

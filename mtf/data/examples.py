@@ -167,7 +167,8 @@ class DocumentSource(ExampleSource):
         self._group_size = data.objective.merge_documents
         self.num_groups = -(-order.num_items // self._group_size)
         self._data, self._read, self._order, self._noise = data, read, order, noise
-        self._vocab_size = data.vocabulary.vocab_size
+        # Sentinel ids count down from the first; a tokenizer may have further tokens after it.
+        self._vocab_size = data.vocabulary.sentinel(0) + 1
         self._lengths = data.check_objective(self._vocab_size)
         self._group: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
         self._document: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int32))

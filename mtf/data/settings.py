@@ -31,7 +31,7 @@ class DataConfig:
 
     Attributes:
       loaded_by: name of the module that loads this kind of data (see `mtf.data.loaders`).
-      vocabulary: ByteVocabulary or SentencePieceVocabulary.
+      vocabulary: ByteVocabulary, SentencePieceVocabulary or TokenizerVocabulary.
       task_feature_lengths: number of tokens per row, including EOS: {"inputs": …, "targets": …}.
       pack: whether to put several examples into a row if they fit.
       shuffle: whether to read the data in a new random order in every epoch; if False, the order

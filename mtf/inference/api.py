@@ -289,9 +289,9 @@ def load(
         directory or hub name (`google/flan-t5-small`) of a T5, mT5 or ByT5 model.
       step: step of the checkpoint; None for the latest.
       ema: whether to load the moving average of the parameters that `trainer.ema` keeps.
-      vocabulary: "t5", "mt5", "byt5", the path of a SentencePiece model file, or a vocabulary. If
-        None, it is read from the run or the Hugging Face directory or, if there is neither,
-        inferred from the size of the embedding.
+      vocabulary: "t5", "mt5", "byt5", the path of a SentencePiece model or tokenizer.json, or a
+        vocabulary. If None, it is read from the run or the Hugging Face directory or, if there is
+        neither, inferred from the size of the embedding.
       config: for a checkpoint outside a run directory, a run directory or config.json that
         describes its network and data, or a config.json of Hugging Face. If None, T5X checkpoints
         are assumed to have the settings of the published models, and a warning is logged.

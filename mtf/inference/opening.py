@@ -20,6 +20,7 @@ from conversion.tokenizer import (
     tokenizer_adds_eos,
     tokenizer_records_eos,
 )
+from conversion.tokenizer_file import find_tokenizer
 from mtf.base.downloads import downloaded
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.writing import T5X_CONFIG_FILE
@@ -32,6 +33,7 @@ from mtf.data.text.vocabularies import (
     ByteVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
+    open_vocabulary,
 )
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.storage import AnyPath, as_path, is_remote
@@ -39,7 +41,9 @@ from mtf.storage import AnyPath, as_path, is_remote
 _logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-_VOCABULARIES = "vocabulary='t5', 'mt5', 'byt5' or the path of a SentencePiece model file"
+_VOCABULARIES = (
+    "vocabulary='t5', 'mt5', 'byt5' or the path of a SentencePiece model or tokenizer.json"
+)
 # Number of embedding rows → name of the released models with this number of rows.
 _RELEASED_SIZES = {32128: "t5", 250112: "mt5", 384: "byt5"}
 # An embedding may have up to this many more rows than the vocabulary has ids.
@@ -357,18 +361,18 @@ def checkpoint_vocabulary(
 
 
 def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary of a released model or of a SentencePiece file.
+    """Returns the vocabulary of a released model or in a file.
 
-    Adds 100 sentinels if the file contains none and the embedding has enough rows.
+    Adds 100 sentinels to a SentencePiece model that has none if the embedding has enough rows.
     """
-    if name == "byt5":
-        return ByteVocabulary()
+    if name == "byt5" or name.endswith(".json"):
+        return open_vocabulary(name)
     path = RELEASED_MODELS.get(name, name)
     file = downloaded(path, "vocabulary")
     if not file.is_file():
         known = (*RELEASED_MODELS, "byt5")
         raise UserError(
-            f"vocabulary: {name!r} is neither a SentencePiece model file nor one of "
+            f"vocabulary: {name!r} is neither a SentencePiece model, a tokenizer.json nor one of "
             f"{', '.join(known)}.{did_you_mean(name, known)}"
         )
     return SentencePieceVocabulary(path, default_extra_ids(read_sentencepiece(file), num_rows))
@@ -376,15 +380,27 @@ def _named_vocabulary(name: str, num_rows: int) -> Vocabulary:
 
 @conversion_as_user_errors()
 def huggingface_vocabulary(directory: AnyPath, num_rows: int) -> Vocabulary:
-    """Returns the vocabulary of a Hugging Face directory: `spiece.model`, or the bytes of ByT5."""
+    """Returns the vocabulary of a Hugging Face directory.
+
+    This is the bytes of ByT5, a SentencePiece model that numbers special ids as T5 does, or the
+    tokenizer in `tokenizer.json` or `vocab.json`.
+    """
     found = bytes_of(directory)
     if found is not None:
         return ByteVocabulary(found.extra_ids)
+    tokenizer = find_tokenizer(directory)
     if (directory / "spiece.model").is_file():
-        return _named_vocabulary(str(directory / "spiece.model"), num_rows)
+        try:
+            return _named_vocabulary(str(directory / "spiece.model"), num_rows)
+        except conversion.ConversionError:  # MADLAD-400 and Pile-T5
+            if tokenizer is None:
+                raise
+    if tokenizer is not None:
+        return open_vocabulary(str(tokenizer))
     raise UserError(
-        f"{directory} has neither spiece.model nor ByT5's tokenizer_config.json, so its vocabulary "
-        f"is unknown. Copy the file from the original model, or pass {_VOCABULARIES}."
+        f"{directory} has neither spiece.model, tokenizer.json nor ByT5's tokenizer_config.json, "
+        "so its vocabulary is unknown. Copy the file from the original model, or pass "
+        f"{_VOCABULARIES}."
     )
 
 

@@ -214,7 +214,7 @@ class TrainLoop:
             raise StopRequested
 
     def _due_before_training(self) -> Collection[str]:
-        """Returns what the previous run has left out or, for a new run, what the config asks for."""
+        """Returns what the previous run has left out or, in a new run, what the config asks for."""
         if self._is_new and self.trainer.config.run_eval_before_training:
             return TRAINING_EVAL, INFERENCE_EVAL
         return owed_evaluations(self.checkpoints.model_dir, self._start_step)

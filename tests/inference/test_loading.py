@@ -200,7 +200,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "There is no checkpoint in" in refused(empty)
-    assert "neither a SentencePiece model file nor one of" in refused(path, vocabulary="t6")
+    assert "neither a SentencePiece model, a tokenizer.json nor one of" in refused(
+        path, vocabulary="t6"
+    )
     (empty / "broken.model").write_text("x")
     assert "is not a SentencePiece model" in refused(path, vocabulary=str(empty / "broken.model"))
     hf = models.write_huggingface(tmp_path / "c", "--vocabulary", "none")

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
+from mtf.base.errors import UserError
 from mtf.data.tasks.mixtures import mixture
-from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.data.text.vocabularies import (
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+)
 from tests.data.helpers import restore, write_parquet
 from tests.seqio.helpers import BYTES
 
@@ -84,3 +90,10 @@ def test_bytes(extra_ids: int) -> None:
 def test_pieces(extra_ids: int, t5_model: Path) -> None:
     vocabulary = SentencePieceVocabulary(str(t5_model), extra_ids)
     assert_same_text(vocabulary, [*range(vocabulary.vocab_size + 20)])
+
+
+def test_seqio_cannot_use_a_tokenizer_json() -> None:
+    from mtf.data.seqio_tasks import tasks as seqio_tasks
+
+    with pytest.raises(UserError, match=r"SeqIO cannot tokenize with a/tokenizer.json.*mtf\.cache"):
+        seqio_tasks.seqio_vocabulary(TokenizerVocabulary("a/tokenizer.json"))

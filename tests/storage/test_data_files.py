@@ -13,8 +13,10 @@ from mtf.base.errors import UserError
 from mtf.data.sources.files import open_files
 from mtf.data.sources.text_files import open_examples
 from mtf.data.text.vocabularies import SentencePieceVocabulary
+from mtf.inference.opening import huggingface_vocabulary
 from mtf.storage import copies
 from mtf.storage.remote import RemotePath, filesystem
+from tests import hub_models
 from tests.storage.conftest import BUCKET, Servers, put
 
 TEMPLATES = """\
@@ -93,6 +95,21 @@ def test_a_model_in_a_store_has_the_ids_of_the_local_file(store: RemotePath, mod
     assert remote.encode(TEXT) == local.encode(TEXT)
     assert remote.fingerprint() == local.fingerprint()
     assert remote.file.read_bytes() == model.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["Salesforce/codet5-base", "google/ul2"])
+def test_a_tokenizer_in_a_store_has_the_ids_of_the_local_one(
+    store: RemotePath, name: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    hub_models.write_tokenizer(tmp_path / "local", name)
+    put(tmp_path / "local", store / "remote")
+    remote, local = (
+        huggingface_vocabulary(folder, 1152) for folder in (store / "remote", tmp_path / "local")
+    )
+    assert remote.path.startswith(str(store))
+    assert remote.encode(TEXT) == local.encode(TEXT)
+    assert remote.fingerprint() == local.fingerprint()
 
 
 def test_a_model_is_read_over_https(servers: Servers, model: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from mtf.data.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
     SentencePieceVocabulary,
+    TokenizerVocabulary,
     Vocabulary,
 )
 
@@ -199,9 +200,15 @@ def build(
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.Vocabulary:
-    """Returns the SeqIO vocabulary with the same ids."""
+    """Returns the SeqIO vocabulary with the same ids; SeqIO has none for tokenizer.json."""
     if isinstance(vocabulary, ByteVocabulary):
         return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, TokenizerVocabulary):
+        raise UserError(
+            f"SeqIO cannot tokenize with {vocabulary.path}, because it has no vocabulary for the "
+            "package tokenizers. Use data.loader='memory', or 'cache' with a cache that "
+            "`python -m mtf.cache --vocabulary` wrote."
+        )
     return seqio.SentencePieceVocabulary(str(vocabulary.file), extra_ids=vocabulary.num_added_ids)
 
 

@@ -1,20 +1,24 @@
-"""Defines vocabularies with SeqIO's ids and names. SentencePiece models are loaded when needed."""
+"""Defines vocabularies, two of them with SeqIO's ids and names. Files are loaded when needed."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from mtf.base.downloads import downloaded
-from mtf.base.errors import UserError, did_you_mean
+from mtf.base.downloads import as_user_errors, downloaded
+from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
+from mtf.base.extras import import_extra
+from mtf.storage import as_path
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
 
 # Vocabularies of the released models. Both contain their sentinels as pieces.
 RELEASED_MODELS = {
@@ -160,7 +164,89 @@ class SentencePieceVocabulary(_ExtraIds):
         return _load_sentencepiece(self.path, self.extra_ids)
 
 
-Vocabulary = ByteVocabulary | SentencePieceVocabulary
+@dataclass(frozen=True)
+class TokenizerVocabulary:
+    """A tokenizer of the package `tokenizers` (extra `tokenizers`), such as CodeT5's or Pile-T5's.
+
+    Attributes:
+      path: local or remote path of `tokenizer.json`, or of a `vocab.json` beside `merges.txt`.
+      bos_token: the token with which each text begins, as in CodeT5; None for no such token.
+      eos_token: the token with which sequences end.
+    """
+
+    path: str = field(metadata={"path": True})
+    bos_token: str | None = None
+    eos_token: str = "</s>"
+
+    extra_ids: ClassVar[int] = 0  # Sentinels, if any, are in the file.
+    pad_id: ClassVar[int] = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """The greatest id plus 1."""
+        return self._loaded.num_ids
+
+    @property
+    def eos_id(self) -> int:
+        """The id of EOS."""
+        return self._id(self.eos_token)
+
+    def sentinel(self, index: int) -> int:
+        """Returns the id of `<extra_id_INDEX>`; without sentinels, of the last piece but INDEX."""
+        return self._loaded.ids.get("<extra_id_0>", self.vocab_size - 1) - index
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text` after those of BOS, if there is one, and without EOS."""
+        text = text.encode("utf-8", errors="replace").decode()
+        ids: list[int] = self._loaded.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids if self.bos_token is None else [self._id(self.bos_token), *ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of `ids` up to the first EOS.
+
+        As in `transformers` with `skip_special_tokens=True`, special tokens are dropped, but
+        sentinels become `<extra_id_N>`. Ids out of range and padding are dropped, too.
+        """
+        eos, hidden = self.eos_id, self._loaded.hidden
+        kept = [int(i) for i in itertools.takewhile(lambda i: i != eos, ids) if i not in hidden]
+        return str(self._loaded.tokenizer.decode(kept, skip_special_tokens=False))
+
+    def fingerprint(self) -> str:
+        """Returns a string that contains a hash of the tokenizer and its special tokens."""
+        content = f"{self._loaded.digest} {self.bos_token} {self.eos_token}"
+        return f"tokenizer:{hashlib.sha256(content.encode()).hexdigest()[:16]}+0"
+
+    def _id(self, token: str) -> int:
+        if token not in self._loaded.ids:
+            hint = did_you_mean(token, self._loaded.hidden.values())
+            raise UserError(f"{self.path} has no token {token!r}.{hint}")
+        return self._loaded.ids[token]
+
+    @property
+    def _loaded(self) -> _Loaded:
+        return _load_tokenizer(self.path)
+
+
+Vocabulary = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary
+
+
+def open_vocabulary(path: str, extra_ids: int = 0) -> Vocabulary:
+    """Returns the vocabulary at a path.
+
+    Args:
+      path: "byt5"; the path of a `tokenizer.json` or `vocab.json`, whose special tokens are read
+        from the files beside it; or the path of a SentencePiece model.
+      extra_ids: number of sentinels to add to bytes or to a SentencePiece model.
+    """
+    if path == ByteVocabulary.path:
+        return ByteVocabulary(extra_ids)
+    if path.endswith(".json"):
+        from conversion.tokenizer_file import TokenizerFile  # This module imports NumPy.
+
+        with as_user_errors("vocabulary"), conversion_as_user_errors():
+            file = TokenizerFile.open(as_path(path))
+        return TokenizerVocabulary(path, file.bos_token, file.eos_token)
+    return SentencePieceVocabulary(path, extra_ids)
 
 
 def _read_model(path: str) -> bytes:
@@ -203,3 +289,42 @@ def _serialized_piece(piece: str) -> bytes:
     name = piece.encode()
     message = b"\x0a" + bytes([len(name)]) + name + b"\x15\x00\x00\x00\x00" + b"\x18\x04"
     return b"\x0a" + bytes([len(message)]) + message
+
+
+class _Loaded(NamedTuple):
+    """A tokenizer of the package `tokenizers`.
+
+    Attributes:
+      tokenizer: the tokenizer, which neither pads, truncates nor adds special tokens.
+      ids: dict mapping tokens to their ids.
+      hidden: dict mapping the ids of special tokens, except sentinels, to the tokens.
+      num_ids: the greatest id plus 1.
+      digest: a hash of the tokenizer.
+    """
+
+    tokenizer: Tokenizer
+    ids: dict[str, int]
+    hidden: dict[int, str]
+    num_ids: int
+    digest: str
+
+
+@functools.lru_cache(maxsize=8)
+def _load_tokenizer(path: str) -> _Loaded:
+    from conversion.tokenizer_file import read_content
+
+    tokenizers = import_extra("tokenizers", f"Reading {path}", "tokenizers")
+    with as_user_errors("vocabulary"), conversion_as_user_errors():
+        content = read_content(as_path(path))
+    of_calls = {"truncation": None, "padding": None, "post_processor": None}
+    serialized = json.dumps(content | of_calls)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(serialized)
+    except Exception as error:  # The package raises no other class.
+        raise UserError(f"{path} is not a tokenizer: {error}") from error
+    special = {i: x.content for i, x in tokenizer.get_added_tokens_decoder().items() if x.special}
+    hidden = {i: text for i, text in special.items() if not text.startswith("<extra_id_")}
+    hidden.setdefault(TokenizerVocabulary.pad_id, "")
+    digest = hashlib.sha256(serialized.encode()).hexdigest()
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    return _Loaded(tokenizer, ids, hidden, 1 + max(ids.values()), digest)

@@ -33,8 +33,8 @@ from mtf.data.tasks.mixtures import Mixture
 from mtf.data.text.vocabularies import (
     RELEASED_MODELS,
     ByteVocabulary,
-    SentencePieceVocabulary,
     Vocabulary,
+    open_vocabulary,
 )
 from mtf.evaluation.metrics import find as find_metric
 from mtf.jobs.cache.settings import Cache
@@ -103,16 +103,14 @@ def _copy_descriptions(output: RemotePath, cache_dir: Path) -> None:
 
 def chosen_vocabulary(job: Cache, original: str) -> Vocabulary:
     """Returns the vocabulary that is set, or else the released vocabulary `original`."""
-    if job.vocabulary == "byt5":
-        return ByteVocabulary(job.extra_ids or 0)
     path = job.vocabulary or RELEASED_MODELS.get(original)
     if path is None:
         raise UserError(
             f"--vocabulary is missing; the vocabulary {original} is not public, so pass the path "
             "of its model file"
         )
-    extra_ids = _NUM_T5_SENTINELS if job.extra_ids is None else job.extra_ids
-    return SentencePieceVocabulary(path, extra_ids)
+    default = 0 if path == ByteVocabulary.path else _NUM_T5_SENTINELS
+    return open_vocabulary(path, default if job.extra_ids is None else job.extra_ids)
 
 
 def _chosen_mixture(job: Cache) -> tuple[Mixture, Vocabulary]:

@@ -25,8 +25,8 @@ class Cache(Job[AnyPath]):
       mixture: the name of a mixture or task.
       output: the directory of the cache: a local path, gs://… or s3://…; None for the directory in
         $MTF_CACHE (~/.cache/mtf) from which recipes read the mixture by default.
-      vocabulary: a SentencePiece model, or byt5 for bytes; None for the mixture's model, downloaded
-        once.
+      vocabulary: a SentencePiece model, a tokenizer.json, or byt5 for bytes; None for the mixture's
+        model, downloaded once.
       extra_ids: the number of sentinels to add, unless the model already contains them; None for
         100, or 0 with byt5.
       split: the splits to write; None for train and validation, or all splits of a task that has

@@ -31,6 +31,7 @@ from conversion.safetensors_file import open_tensors
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tensor import DTYPES, Index, Tensor
 from conversion.tokenizer import TOKENIZER_FILES, Tokenizer, default_extra_ids, tokenizer_adds_eos
+from conversion.tokenizer_file import TokenizerFile
 from conversion.training_state import SLOTS, STEP, state_tensors, write_state
 from mtf.base import signals
 from mtf.base.errors import RunError, UserError
@@ -38,7 +39,13 @@ from mtf.base.progress import rate_bar
 from mtf.base.writing import new_directory
 from mtf.config.run_dir import write_job
 from mtf.data.sources.hub import copied_model
-from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from mtf.data.text.vocabularies import (
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+    open_vocabulary,
+)
 from mtf.inference import opening
 from mtf.jobs.convert.read_back import Written
 from mtf.jobs.convert.settings import Convert
@@ -299,16 +306,23 @@ def _huggingface_export(job: Convert, notes: list[str]) -> huggingface.Export:
     return export
 
 
-def _tokenizer(job: Convert, vocabulary: Vocabulary | None, vocab_size: int) -> Tokenizer | None:
+def _tokenizer(
+    job: Convert, vocabulary: Vocabulary | None, vocab_size: int
+) -> Tokenizer | TokenizerFile | None:
     """Returns the tokenizer given by --vocabulary or else the checkpoint; None to export none."""
     chosen = job.vocabulary
     if chosen == "none":
         return None
-    if chosen not in (None, "byt5"):
-        model = read_sentencepiece(Path(chosen).expanduser())
+    if chosen is not None and chosen.endswith(".json"):
+        vocabulary = open_vocabulary(chosen)
+    elif chosen not in (None, "byt5"):
+        model = read_sentencepiece(Path(str(chosen)).expanduser())
         return Tokenizer(model, default_extra_ids(model, vocab_size))
     if isinstance(vocabulary, ByteVocabulary):
         return Tokenizer(extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, TokenizerVocabulary):
+        path = as_path(vocabulary.path)
+        return TokenizerFile(path, vocabulary.bos_token, vocabulary.eos_token)
     if chosen is None and isinstance(vocabulary, SentencePieceVocabulary):
         if not vocabulary.file.is_file():
             raise UserError(

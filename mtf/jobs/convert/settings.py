@@ -50,8 +50,9 @@ class Convert(Job[tuple[AnyPath, ...]]):
       verify: whether to read the tensors back, and compare float32 logits in JAX and PyTorch if one
         of the models is in Hugging Face's format; None for True, without logits if PyTorch is not
         installed.
-      vocabulary: a SentencePiece model, byt5 for bytes, or none for no tokenizer; None for that of
-        the run or Hugging Face directory, byt5 if that is the model type, otherwise none.
+      vocabulary: a SentencePiece model, a tokenizer.json, byt5 for bytes, or none for no tokenizer;
+        None for that of the run or Hugging Face directory, byt5 if that is the model type,
+        otherwise none.
       config: a run directory or config.json of the run that wrote the checkpoint, or Hugging Face
         config.json, to use instead of inferred settings; None for the run directory of the
         checkpoint.

@@ -25,7 +25,13 @@ from conversion.huggingface_config import read_config
 from conversion.huggingface_reader import stored_tensors
 from conversion.mapping import EMBEDDING, LOGITS
 from conversion.tensor import DTYPES, Tensor
-from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from conversion.tokenizer_file import TokenizerFile
+from mtf.data.text.vocabularies import (
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+)
 from mtf.inference.opening import network_config
 from mtf.models import t5
 from mtf.models.settings import T5Config
@@ -235,12 +241,15 @@ def _compare_tokenizers(
     export: huggingface.Export, directory: Path
 ) -> tuple[str | None, list[list[int]] | None]:
     """Returns the first difference (or None) and mtf's ids for the texts (None: no tokenizer)."""
-    if export.tokenizer is None:
+    written = export.tokenizer
+    if written is None:
         return None, None
-    model, extra_ids = export.tokenizer.model, export.tokenizer.extra_ids
+    extra_ids = written.extra_ids
     vocabulary: Vocabulary = ByteVocabulary(extra_ids)
-    if model is not None:
-        vocabulary = SentencePieceVocabulary(str(model.path), extra_ids)
+    if isinstance(written, TokenizerFile):
+        vocabulary = TokenizerVocabulary(str(written.path), written.bos_token, written.eos_token)
+    elif written.model is not None:
+        vocabulary = SentencePieceVocabulary(str(written.model.path), extra_ids)
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
     eos = [vocabulary.eos_id] * export.inputs_add_eos
     text_ids = [[*vocabulary.encode(text), *eos] for text in _TEXTS]

@@ -35,8 +35,8 @@ class Infer(Job[InferResult]):
         directory or, if there is no run directory, for `./inference/NAME`.
       split: the split of the tasks.
       step: the step of the checkpoint; None for the latest.
-      vocabulary: "t5", "mt5", "byt5" or a SentencePiece model file; None for the vocabulary of the
-        checkpoint.
+      vocabulary: "t5", "mt5", "byt5", a SentencePiece model or a tokenizer.json; None for the
+        vocabulary of the checkpoint.
       dtype: the dtype of the parameters and activations.
       decoding: the decoding settings. The default is T5X's beam search with one beam, which differs
         from greedy decoding (see docs/inference.md).
