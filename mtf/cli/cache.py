@@ -13,12 +13,14 @@ from mtf.jobs import Cache
 
 _EPILOG = """\
 examples:
-  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model
-  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model \\
-      --data-dir datasets --skip-missing --only 'piqa_*' 'trec_*'
+  python -m mtf.cache t0++_train --output caches/t0 \\
+      --vocabulary t5.spiece.model
+  python -m mtf.cache t0++_train --output caches/t0 --data-dir datasets \\
+      --skip-missing --only 'piqa_*' 'trec_*'
   python -m mtf.cache t0++_train --output caches/t0 --check
   python -m mtf.cache t0++_train --output gs://my-bucket/caches/t0
-  python -m mtf.cache t0++_train --output caches/t0 --from-seqio hf://datasets/bigscience/P3
+  python -m mtf.cache t0++_train --output caches/t0 \\
+      --from-seqio hf://datasets/bigscience/P3
 
 If the command fails or is killed, run it again: it keeps the finished parts and continues.
 `python -m mtf.run "recipes.cache(mixture='t0++_train', output='caches/t0')"` does the same.

@@ -22,7 +22,8 @@ _EPILOG = """\
 examples:
   python -m mtf fetch t5_1_1_lm100k_small
   python -m mtf fetch gs://my-bucket/runs/t0 --step 1112200
-  python -m mtf fetch gs://t5-data/pretrained_models/mt5/small/model.ckpt-1000000
+  python -m mtf fetch \\
+      gs://t5-data/pretrained_models/mt5/small/model.ckpt-1000000
   python -m mtf fetch https://huggingface.co/google-t5/t5-small/resolve/main
 
 The copy is stored in MTF_CACHE (default: ~/.cache/mtf). Runs, mtf.load and mtf.convert read it

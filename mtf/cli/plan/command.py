@@ -29,7 +29,8 @@ from mtf.jobs import Train
 _EPILOG = f"""\
 examples:
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8
-  python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 --set model.network.remat_policy=full
+  python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 \\
+      --set model.network.remat_policy=full
 
 A target is CHIP:SHAPE, a slice of TPUs or hosts × GPUs, or cpu:N. The chips are
 {", ".join(target_chips())}.
