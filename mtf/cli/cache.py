@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from mtf.base.processes.process_info import add_process_options, find_processes
+from mtf.base.progress import waiting
 from mtf.cli import command
 from mtf.cli.options import add_options, read_options
 from mtf.jobs import Cache
@@ -65,7 +66,9 @@ def _check(job: Cache) -> int:
     cache = TokenCache(cache_dir, job.mixture)
     names = list(cache.mixture(job.mixture).tasks)
     num_damaged = 0
-    for name, problems in check_files(cache_dir, names):
+    with waiting(f"reading {cache_dir}"):
+        found = list(check_files(cache_dir, names))
+    for name, problems in found:
         num_damaged += bool(problems)
         print("".join(f"{problem}\n" for problem in problems), end="")
         if problems and cache.has(name):
