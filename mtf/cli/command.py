@@ -98,8 +98,10 @@ def filled(text: str, width: int = HELP_WIDTH) -> str:
 
 def wrapped(text: str, width: int = HELP_WIDTH, indent: str = "") -> str:
     """Wraps a text between words only; `indent` precedes all lines but the first."""
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, width, subsequent_indent=indent, **whole)
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(text)
 
 
 def quoted(text: str) -> str:

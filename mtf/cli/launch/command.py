@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -34,15 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         targets[options.target].error(f"unrecognized arguments: {' '.join(unknown)}")
     options.command = [*options.command, *arguments[end + 1 :]]
-    return exit_status(lambda: _main(options), only_shows=options.dry_run)
+    return exit_status(lambda: _main(options, arguments[:end]), only_shows=options.dry_run)
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Returns the parser, and that of each target."""
     parser = new_parser("launch", "Start the processes of a run.", _EPILOG)
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
-    local.add_options(targets.add_parser("local", help="processes on this machine"))
-    slurm.add_options(targets.add_parser("slurm", help="a SLURM job"))
+    local.add_options(
+        targets.add_parser("local", allow_abbrev=False, help="processes on this machine")
+    )
+    slurm.add_options(targets.add_parser("slurm", allow_abbrev=False, help="a SLURM job"))
     for target in targets.choices.values():
         target.add_argument(
             "--dry-run", action="store_true", help="print what would be started or submitted"
@@ -52,10 +55,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     return parser, targets.choices
 
 
-def _main(options: argparse.Namespace) -> int:
+def _main(options: argparse.Namespace, given: Sequence[str]) -> int:
     if options.command:
         return (local if options.target == "local" else slurm).launch(options)
     raise UserError(
-        f"No recipe was given. Pass a recipe after --, for example: python -m mtf launch "
-        f"{options.target} … -- recipes.quickstart"
+        "No recipe was given. Pass a recipe after --, for example: python -m mtf launch "
+        f"{shlex.join(given)} -- recipes.quickstart"
     )
