@@ -528,17 +528,15 @@ def _check_step(
 ) -> None:
     """Raises UserError if `step` is not `restore.step`, or if no steps are left to train."""
     if restore.step is not None and restore.step != step:
-        steps = train_steps - restore.step
-        left = train_steps - step
-        would = (
-            f"train for {left} steps instead of {steps}" if min(left, steps) > 0 else "not train"
-        )
-        advice = f"pass --set checkpoint.restore.step={step}"
+        steps, left = train_steps - restore.step, train_steps - step
+        advice = f"Pass --set checkpoint.restore.step={step}"
         if steps > 0:
-            advice = f"to train for {steps} steps, {advice} train_steps={step + steps}"
+            would = f"train for {left} steps instead of {steps}" if left > 0 else "not train"
+            advice = f"With train_steps={train_steps}, the run would {would}. To train for {steps} "
+            advice += f"steps, pass --set checkpoint.restore.step={step} train_steps={step + steps}"
         raise UserError(
             f"checkpoint.restore.step={restore.step} is the expected step, but {restore.path} is "
-            f"at step {step}. With train_steps={train_steps}, the run would {would}; {advice}"
+            f"at step {step}. {advice}"
         )
     if step >= train_steps and not (run_dir is not None and owed_evaluations(run_dir, step)):
         raise UserError(

@@ -253,10 +253,9 @@ mtf completion fsh
 mtf doctor --no-trian
 """
 
-# Each raises UserError. Before this script was written, some of them raised something else, which
-# the comment gives.
+# Each raises UserError. The comment says what some of them raised before this script was written.
 PYTHON = """
-mtf.load(None)  # TypeError: expected str, bytes or os.PathLike object, not NoneType
+mtf.load(None)  # UserError: There is no model at None
 mtf.load("nowhere")
 mtf.load("notarun")
 mtf.load("run", step=7)
@@ -271,15 +270,15 @@ mtf.load("run").rank("one", "two")
 mtf.load("run").rank("one", [])
 mtf.load("run").score(["one"], ["two", "three"])
 mtf.load("run").score("one", "")
-mtf.config.run(recipes.quickstart)  # AttributeError: 'function' object has no attribute …
-mtf.config.run("recipes.quickstart")  # AttributeError
-mtf.config.run(recipes)  # AttributeError
-mtf.config.run(fdl.build(small_config()))  # AttributeError: 'Train' object has no attribute …
+mtf.config.run(recipes.quickstart)  # AttributeError: … no attribute '__signature_info__'
+mtf.config.run("recipes.quickstart")  # AttributeError: … no attribute '__signature_info__'
+mtf.config.run(recipes)  # TypeError: cannot pickle 'module' object
+mtf.config.run(fdl.build(small_config()))  # AttributeError: … '__signature_info__'
 mtf.config.apply_overrides(small_config(), ["batch_sise=3"])
 mtf.config.resolve("recipes.quickstrt")
 mtf.config.load_config("nowhere")
 mtf.config.run(fdl.Config(mtf.jobs.Train))
-mtf.config.run(changed(optimizer=optax.adam(1e-3)))
+mtf.config.run(changed(optimizer=optax.adam(1e-3)))  # UserError: … Fiddle context: Error occurred
 fdl.build(changed(optimizer=optax.adam(1e-3))).run()
 fdl.build(changed(optimizer=optax.adam)).run()
 mtf.config.run(changed(train_steps="many"))
@@ -288,7 +287,7 @@ mtf.config.run(changed(model_dir="text.txt"))
 dataclasses.replace(fdl.build(small_config()), batch_size=0)
 fdl.build(recipes.finetune("run", train="pairz.tsv")).describe().check()
 recipes.finetune(checkpoint=None, train="pairs.tsv")
-recipes.finetune("run", train=["pairs.tsv", "ragged.tsv"])
+recipes.finetune("run", train=["pairs.tsv", "ragged.tsv"])  # TypeError: unhashable type: 'list'
 mtf.training.ScheduleConfig(base_learning_rate=-1.0)
 mtf.builders.model.t5_1_1("smal")
 mtf.builders.checkpoint.start("mt5_bas")
@@ -387,6 +386,7 @@ _COMMAND = re.compile(
     r"python -m mtf[^`;\n]*?(?=[`;]|\. |\.?$|, | shows | lists | translates )", re.MULTILINE
 )
 _SET = r"""--set ((?:'[^']*'|"[^"]*"|[^\s,?;'"])+)"""
+_VALUE = re.compile(r"^error: ([\w.]+)=(.*?): .*Write (?:[\w.]+=)?([^\s-].*?)\.?$")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
 
 
@@ -402,6 +402,11 @@ def proposals(line: str, message: str) -> Iterator[str]:
         kept = [word for word in words[: next(unknown, len(words))] if word != "--dry-run"]
         kept = [word for word in kept if word != found]
         yield shlex.join(kept) + (" " if "--set" in kept else " --set ") + found
+    if found := _VALUE.search(message.strip()):
+        path, old, new = found.groups()
+        new = f"@{new}" if old[:1] == "@" != new[:1] else new
+        words = [f"{path}={new}" if word == f"{path}={old}" else word for word in shlex.split(line)]
+        yield shlex.join(words)
     for found in re.findall(r"Did you mean (?!--set)(.*?)(?:, .*?| or .*?)?\?", message):
         if (other := _replaced(line, message, found.strip("'\""))) is not None:
             yield other
