@@ -326,9 +326,7 @@ def forked(run: Callable[[], int]) -> Result:
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         out.seek(0)
         err.seek(0)
-        # On a slow machine, some commands show that they are still checking.
-        said = re.sub(r"^.* … \d+:\d\d\n", "", err.read(), flags=re.MULTILINE)
-        return Result(status, out.read(), said)
+        return Result(status, out.read(), small.without_waiting(err.read()))
 
 
 def prepare(folder: Path) -> None:

@@ -59,7 +59,7 @@ def launch(options: argparse.Namespace) -> int:
     with waiting(f"dry run of {options.command[0]}"):
         found = subprocess.run(checked, capture_output=True, text=True, check=False)
     if found.returncode:
-        print(found.stderr, end="", file=sys.stderr)
+        print(found.stderr[max(found.stderr.find("error: "), 0) :], end="", file=sys.stderr)
         return found.returncode
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text)
