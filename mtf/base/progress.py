@@ -113,13 +113,15 @@ class Progress:
 
 
 @contextlib.contextmanager
-def waiting(what: str, *, shown: bool = True) -> Iterator[None]:
-    """Shows on stderr what a block does and for how long, if it takes more than five seconds.
+def waiting(what: str, *, shown: bool = True, stream: TextIO | None = None) -> Iterator[None]:
+    """Shows what a block does and for how long, if it takes more than five seconds.
 
     On a terminal, the line is updated every second and removed at the end. Otherwise, a line is
     printed after 5, 10, 20, … seconds. While an inner block or bar is shown, this one is not.
+    `stream` is stderr by default.
     """
-    ended, start, is_live = threading.Event(), time.perf_counter(), sys.stderr.isatty()
+    stream = stream or sys.stderr
+    ended, start, is_live = threading.Event(), time.perf_counter(), stream.isatty()
     with _innermost() as is_innermost:
 
         def show() -> None:
@@ -127,10 +129,10 @@ def waiting(what: str, *, shown: bool = True) -> Iterator[None]:
             while not ended.wait(max(start + due - time.perf_counter(), 0)):
                 text = f"{what} … {duration(due)}"
                 if is_innermost():
-                    _write(f"\r\x1b[K{text}" if is_live else f"{text}\n")
+                    _write(f"\r\x1b[K{text}" if is_live else f"{text}\n", stream)
                 due = due + 1 if is_live else due * 2
             if is_live and due > _SECONDS_UNTIL_SHOWN:
-                _write("\r\x1b[K")
+                _write("\r\x1b[K", stream)
 
         thread = threading.Thread(target=show, daemon=True)
         if shown:
@@ -143,10 +145,10 @@ def waiting(what: str, *, shown: bool = True) -> Iterator[None]:
                 thread.join()
 
 
-def _write(text: str) -> None:
+def _write(text: str, stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):  # The terminal or pipe is closed.
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        stream.write(text)
+        stream.flush()
 
 
 # A token for each block of `waiting` and each bar that has been entered, the innermost last.
@@ -207,7 +209,7 @@ def rate_bar(
             left = (total - completed) * (now - start) / max(completed - first, 1)
             done = f"{completed / max(total, 1):.0%}  {rate} {unit}/s"
             done = done if unit else f"{completed:,} of {total:,}"
-            _write(f"{description}  {done}  ETA {left:.0f} s\n")
+            _write(f"{description}  {done}  ETA {left:.0f} s\n", sys.stderr)
 
     with _innermost(), bar:
         yield report

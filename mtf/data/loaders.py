@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from mtf.base.progress import waiting
 from mtf.data.examples import Example
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import (
@@ -91,5 +90,4 @@ def provenance(data: AnyData) -> dict[str, Any]:
 
 
 def _module(data: AnyData) -> ModuleType:
-    with waiting(f"importing {data.loaded_by}"):  # SeqIO imports TensorFlow, which is slow.
-        return importlib.import_module(data.loaded_by)
+    return importlib.import_module(data.loaded_by)

@@ -101,7 +101,7 @@ def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dic
     try:
         text = line.removesuffix(b"\n").decode().rstrip("\r")
     except UnicodeDecodeError as error:
-        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in line:
             command = "iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
             raise UserError(f"UTF-16, not UTF-8. To convert the file: {command}") from error
         raise UserError(
