@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+
+# XLA, JAX and TensorFlow would print messages for their own developers, such as "Very slow
+# compile?" and how TensorFlow looked for GPUs. Errors that matter are raised.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Importing `TYPE_CHECKING` from `typing` would delay the handling of Ctrl-C.
 TYPE_CHECKING = False

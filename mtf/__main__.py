@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import mtf
 from mtf.base.errors import UserError, did_you_mean
 from mtf.cli.command import exit_status
+from mtf.cli.flags import is_recipe_name
 
 # Command → (module that defines its `main(argv) -> int`, description of the command).
 COMMANDS = {
@@ -54,7 +55,9 @@ def _without_command(command: str) -> int:
     elif command == "--version":
         print(f"mtf {mtf.__version__}")
     elif command:
-        hint = did_you_mean(command, COMMANDS)
+        hint = did_you_mean(command, [*COMMANDS, "--help", "--version"])
+        if is_recipe_name(command):
+            hint = f" To run a recipe, write mtf run {command}"
         raise UserError(f"Unknown command {command}; expected one of {', '.join(COMMANDS)}.{hint}")
     else:
         print(_help(), file=sys.stderr)

@@ -35,6 +35,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _nothing_takes_long() -> None:
+    """On a busy machine, no test sees that a command shows what it waits for."""
+    from mtf.base import progress
+
+    progress._SECONDS_UNTIL_SHOWN = 1_000_000
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _verify_only_if_asked() -> None:
     """Tests that export for another purpose do not compare the logits."""
     from mtf.jobs.convert import export

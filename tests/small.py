@@ -166,6 +166,11 @@ def python(
     return done
 
 
+def without_waiting(text: str) -> str:
+    """What a command has printed, without the lines that say on a busy machine what it does."""
+    return re.sub(r"^.* … \d+:\d\d\n", "", text, flags=re.MULTILINE)
+
+
 def read_until(stream: IO[str] | None, beginning: str) -> str:
     """Reads a process' stdout or stderr up to the end of the line that begins so."""
     assert stream is not None

@@ -15,6 +15,7 @@ import pytest
 
 import recipes
 from mtf.base.errors import UserError
+from mtf.cli.convert import command as convert
 from mtf.cli.run import main
 from mtf.t5x import lowering
 from tests import small
@@ -141,6 +142,7 @@ FILES: list[tuple[str, bytes | None, list[str]]] = [
     ("a.txt", b"", ["data.files: a.txt is empty; expected at least one line of text"]),
     ("a.txt", b"\n\n", ["data.files: a.txt is empty; expected at least one line of text"]),
     ("a.txt", "good\ncafé\n".encode("latin-1"), ["a.txt:2: not UTF-8", "byte 4", "0xe9"]),
+    ("a.txt", "good\n".encode("utf-16"), ["a.txt:1: UTF-16, not UTF-8", "iconv -f UTF-16 -t UT"]),
     ("a.tsv", b"one\ttwo\nthree\n", ["a.tsv:2: expected 2 columns (inputs, targets), not 1"]),
     ("a.txt.gz", b"text", ["data.files: a.txt.gz cannot be read"]),
 ]
@@ -210,6 +212,20 @@ def test_checkpoint_of_another_shape(refusal: Refusal, finished: Path) -> None:
         f"\n  {embedding}: has shape (384, 32) in the checkpoint, but (512, 32) in the model"
         in message
     )
+
+
+def test_checkpoint_without_optimizer_state(
+    refusal: Refusal, finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = str(folder / "bare")
+    assert convert.main([str(finished), bare, "--to", "mtf", "--optimizer", "drop"]) == 0
+    message = refusal(_arguments(train_steps=4, **_restoring(bare)))
+    said = f"error: The checkpoint {bare}/checkpoint_2 has no optimizer state. To start a new run"
+    assert message.startswith(said) and message.count("\n") == 1
+    _, assignment = shlex.split(message[message.index("--set") :])
+    arguments = _arguments(train_steps=4, **_restoring(bare))
+    assert main([*arguments, assignment, "--dry-run"]) == 0
+    assert "step 2): " in capsys.readouterr().out
 
 
 def test_train_steps_are_absolute(refusal: Refusal, finished: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_format_is_unknown_without_its_module(folder: Path) -> None:
     command = ["-m", "mtf.convert", "nowhere", "exported", "--to", "npz"]
     done = python(*command, cwd=folder, status=2)
     assert done.stdout == ""
-    assert "invalid choice: 'npz'" in done.stderr
+    assert "--to: expected one of hf, t5x, t5x_orbax, mtf, peft, got npz." in done.stderr
     done = python(*command, "--module", "my_part", cwd=folder, status=2)
     assert done.stdout == ""
     assert "--module: there is no module my_part" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import recipes
 from mtf import config as config_lib
+from mtf.__main__ import COMMANDS
+from mtf.__main__ import main as mtf_main
 from mtf.cli.run import main
 from mtf.config import tree
 from tests.recipes import regenerate
@@ -58,7 +61,8 @@ def test_help_of_a_recipe(shown: Help) -> None:
     assert (name, file) == (T0, "recipes/t0.py")
     assert (ROOT / file).read_text().splitlines()[int(line) - 1] == "def _t0("
     documented = inspect.getdoc(recipes.t0pp_xxl) or ""
-    assert rest.startswith(documented.partition("\n\nArgs:")[0] + "\n\narguments:\n")
+    words = documented.partition("\n\nArgs:")[0].split()
+    assert rest.split()[: len(words) + 1] == [*words, "arguments:"]
     argument = "  tokens_per_batch: int = 1048576\n      number of input tokens in a batch"
     assert argument in text
     assert "  cache_dir: str, tuple[str, ...] or None = None\n      output of `python -m" in text
@@ -115,8 +119,23 @@ def test_help_of_a_component_lists_its_fields(shown: Help) -> None:
     classes = [f"@mtf.training.settings.{name}Config" for name in ("Adafactor", "AdamW")]
     assert f"\nchoices  {classes[0]}\n         {classes[1]}\n" in text
     assert "\n  decay_rate: float = 0.8\n      the exponent in the decay of the second" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
     assert "  logging: Logging = @tests.config.example.Logging\n" in shown(SMALL, "--help")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_wraps_at_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        mtf_main([name, "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", ["finetune", "t0pp_xxl", "evaluate", "mt0_xxl"])
+def test_help_of_a_recipe_wraps_between_words_at_80_columns(shown: Help, name: str) -> None:
+    lines = shown(f"recipes.{name}", "--help").splitlines()
+    assert [line for line in lines if len(line) > 80 and line[0] != "|"] == []
 
 
 @pytest.mark.parametrize(

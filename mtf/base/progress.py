@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-_SECONDS_PER_LINE = 10.0
+_SECONDS_PER_LINE, _SECONDS_UNTIL_SHOWN = 10.0, 5
 
 
 def duration(seconds: float) -> str:
@@ -112,23 +113,87 @@ class Progress:
 
 
 @contextlib.contextmanager
-def progress_bar(
-    description: str, total: int, *, shown: bool = True
-) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on a terminal or in a notebook; yields a function that advances it."""
-    with _rich_bar("", shown) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda number: bar.advance(task, number)
+def waiting(what: str, *, shown: bool = True, stream: TextIO | None = None) -> Iterator[None]:
+    """Shows what a block does and for how long, if it takes more than five seconds.
+
+    On a terminal, the line is updated every second and removed at the end. Otherwise, a line is
+    printed after 5, 10, 20, … seconds. While an inner block or bar is shown, this one is not.
+    `stream` is stderr by default.
+    """
+    stream = stream or sys.stderr
+    ended, start, is_live = threading.Event(), time.perf_counter(), stream.isatty()
+    with _innermost() as is_innermost:
+
+        def show() -> None:
+            due = _SECONDS_UNTIL_SHOWN
+            while not ended.wait(max(start + due - time.perf_counter(), 0)):
+                text = f"{what} … {duration(due)}"
+                if is_innermost():
+                    _write(f"\r\x1b[K{text}" if is_live else f"{text}\n", stream)
+                due = due + 1 if is_live else due * 2
+            if is_live and due > _SECONDS_UNTIL_SHOWN:
+                _write("\r\x1b[K", stream)
+
+        thread = threading.Thread(target=show, daemon=True)
+        if shown:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if shown:
+                thread.join()
+
+
+def _write(text: str, stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):  # The terminal or pipe is closed.
+        stream.write(text)
+        stream.flush()
+
+
+# A token for each block of `waiting` and each bar that has been entered, the innermost last.
+_entered: list[object] = []
 
 
 @contextlib.contextmanager
-def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]:
+def _innermost() -> Iterator[Callable[[], bool]]:
+    """Yields a function that returns whether no other block or bar has been entered inside."""
+    token = object()
+    _entered.append(token)
+    try:
+        yield lambda: _entered[-1] is token
+    finally:
+        _entered.remove(token)
+
+
+@contextlib.contextmanager
+def progress_bar(
+    description: str, total: int, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """As `rate_bar`, but without a rate; yields a function that advances the bar."""
+    done = 0
+    with rate_bar(total, "", shown=shown) as report:
+        report(0, 0, description)
+
+        def advance(number: int) -> None:
+            nonlocal done
+            done += number
+            report(done, done, description)
+
+        yield advance
+
+
+@contextlib.contextmanager
+def rate_bar(
+    total: int, unit: str, *, shown: bool = True
+) -> Iterator[Callable[[int, int, str], None]]:
     """Shows a progress bar with a rate; without a terminal or notebook, prints a line every 10 s.
 
     Yields a function `report(completed, num_units, description)`. `completed` is how much of
-    `total` is done. The rate is `num_units` per second; `unit` is a plural such as "examples".
+    `total` is done. The rate is `num_units` per second; `unit` is a plural such as "examples", or
+    "" to show `completed` and `total` instead of a rate.
     """
-    bar = _rich_bar(unit, shown=True)
+    bar = _rich_bar(unit, shown)
     task = bar.add_task("", total=total, rate="…")
     start = last = time.perf_counter()
     first: int | None = None
@@ -139,14 +204,14 @@ def rate_bar(total: int, unit: str) -> Iterator[Callable[[int, int, str], None]]
         first = completed if first is None else first
         rate = f"{num_units / max(now - start, 1e-3):,.0f}"
         bar.update(task, completed=completed, description=description, rate=rate)
-        if bar.disable and now - last >= _SECONDS_PER_LINE:
+        if shown and bar.disable and now - last >= _SECONDS_PER_LINE:
             last = now
             left = (total - completed) * (now - start) / max(completed - first, 1)
-            done = f"{completed / max(total, 1):.0%}"
-            line = f"{description}  {done}  {rate} {unit}/s  ETA {left:.0f} s"
-            print(line, file=sys.stderr)
+            done = f"{completed / max(total, 1):.0%}  {rate} {unit}/s"
+            done = done if unit else f"{completed:,} of {total:,}"
+            _write(f"{description}  {done}  ETA {left:.0f} s\n", sys.stderr)
 
-    with bar:
+    with _innermost(), bar:
         yield report
 
 

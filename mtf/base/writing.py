@@ -166,8 +166,10 @@ def os_errors_refused(directory: AnyPath, setting: str) -> Iterator[None]:
     except StorageError as error:
         raise UserError(f"{setting}: {error}") from error
     except OSError as error:
+        at = f" ({error.filename})" if str(error.filename) != str(directory) else ""
         raise UserError(
-            f"{setting}: {directory} cannot be used: {error.strerror or error} ({error.filename})."
+            f"{setting}: {directory} cannot be used: {error.strerror or error}{at}. Choose a "
+            "directory that you can write to."
         ) from error
 
 

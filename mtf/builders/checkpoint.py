@@ -31,10 +31,9 @@ def start(name: str, path: str | None = None) -> fdl.Config[RestoreCheckpointCon
     `path` is another checkpoint to restore instead, such as a local copy.
     """
     if name not in RELEASED_STEPS:
-        raise UserError(
-            f"There is no released checkpoint {name!r}; expected one of "
-            f"{', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
-        )
+        known = f" The released ones are {', '.join(RELEASED_STEPS)}."
+        hint = did_you_mean(name, RELEASED_STEPS) or known
+        raise UserError(f"There is no released checkpoint {name!r}.{hint}")
     step = RELEASED_STEPS[name]
     if path is None:
         path = f"gs://t5-data/pretrained_models/t5x/{name}/checkpoint_{step}"

@@ -9,6 +9,7 @@ import fiddle as fdl
 
 from mtf.base.errors import NotCheckedError, UserError
 from mtf.builders import vocabulary as vocabularies
+from mtf.config import build
 from mtf.data.settings import (
     DatasetTaskConfig,
     HubStreamConfig,
@@ -180,7 +181,7 @@ def fitting_lengths(
     from mtf.data.mixtures import open_datasets, open_mixture  # These modules import NumPy.
     from mtf.data.text.features import encode_feature
 
-    settings = fdl.build(data)
+    settings = build(data)
     longest = dict.fromkeys(limits, 0)
     opened = open_datasets(settings, download=False)
     for task, _ in open_mixture(settings).tasks:

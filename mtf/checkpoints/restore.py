@@ -15,6 +15,7 @@ from conversion.adapters import has_adapters
 from conversion.checksums import checking
 from conversion.formats import find_prefix, format_of
 from conversion.tensor import index_bounds
+from conversion.training_state import SLOTS
 from mtf.base.checks import check_matches
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.checkpoints.settings import RestoreCheckpointConfig
@@ -226,6 +227,14 @@ def _plan(
                 problems.append(
                     f"{source}: has shape {found} in the checkpoint, but {own_shape} in the model"
                 )
+    if problems and all(line.startswith(SLOTS) for line in problems):
+        is_other = any(name.startswith(SLOTS) for name in checkpoint.tensors)
+        state = "the state of another optimizer" if is_other else "no optimizer state"
+        setting = [*assignment_map, (f"{SLOTS}.*", None)]
+        raise UserError(
+            f"The checkpoint {checkpoint.path} has {state}. To start a new run with a new one, "
+            f'pass --set "checkpoint.restore.assignment_map={setting}"'
+        )
     if problems:
         problems.sort(key=lambda line: not line.startswith("target/"))  # parameters first
         shown = problems[:8] + ([f"… and {len(problems) - 8} more"] if len(problems) > 8 else [])

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from mtf.base.processes.process_info import add_process_options, find_processes
+from mtf.base.progress import waiting
 from mtf.cli import command
 from mtf.cli.options import add_options, read_options
 from mtf.jobs import Cache
@@ -14,11 +15,12 @@ from mtf.jobs import Cache
 _EPILOG = """\
 examples:
   python -m mtf.cache t0++_train
-  python -m mtf.cache t0++_train --output caches/t0 --vocabulary t5.spiece.model \\
-      --data-dir datasets --skip-missing --only 'piqa_*' 'trec_*'
+  python -m mtf.cache t0++_train --output caches/t0 --data-dir datasets \\
+      --skip-missing --only 'piqa_*' 'trec_*'
   python -m mtf.cache t0++_train --output caches/t0 --check
   python -m mtf.cache t0++_train --output gs://my-bucket/caches/t0
-  python -m mtf.cache t0++_train --output caches/t0 --from-seqio hf://datasets/bigscience/P3
+  python -m mtf.cache t0++_train --output caches/t0 \\
+      --from-seqio hf://datasets/bigscience/P3
 
 If the command fails or is killed, run it again: it keeps the finished parts and continues.
 `python -m mtf.run "recipes.cache(mixture='t0++_train', output='caches/t0')"` does the same.
@@ -64,7 +66,9 @@ def _check(job: Cache) -> int:
     cache = TokenCache(cache_dir, job.mixture)
     names = list(cache.mixture(job.mixture).tasks)
     num_damaged = 0
-    for name, problems in check_files(cache_dir, names):
+    with waiting(f"reading {cache_dir}"):
+        found = list(check_files(cache_dir, names))
+    for name, problems in found:
         num_damaged += bool(problems)
         print("".join(f"{problem}\n" for problem in problems), end="")
         if problems and cache.has(name):

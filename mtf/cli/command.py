@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from mtf.base import signals
 from mtf.base.environment import hiding_file
-from mtf.base.errors import RunError, UserError
+from mtf.base.errors import RunError, UserError, suggestion
 from mtf.storage.errors import StorageError, without_user
+
+HELP_WIDTH = 80
+# The mistakes that argparse finds, as patterns, and what is printed instead.
+_MISTAKES = (
+    ("argument (?=.*: )", ""),
+    ("invalid (int|float) value: '(.*)'", r"expected \1, got \2"),
+    ("expected (one|at least one) argument", r"expected \1 value"),
+    ("not allowed with argument", "cannot be used with"),
+    ("ignored explicit argument '(.*)'", r"takes no value, got \1"),
+    ("the following arguments are required: ", "missing: "),
+)
+_UNKNOWN = "unrecognized arguments: "
+
+
+class _Formatter(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return filled(text, width)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports a mistake in one line, with the most similar options or choices."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        names = list(map(str, action.choices or ()))
+        if not names or value in names:
+            return
+        described = re.findall(rf"(\w+): [^;]*\b{re.escape(value)}\b", action.help or "", re.I)
+        expected = f"expected one of {', '.join(names)}, got {value}."
+        raise argparse.ArgumentError(
+            action, f"{expected}{_hint(value, names) or suggestion(described)}"
+        )
+
+    def error(self, message: str) -> NoReturn:
+        hint = f" {self.prog} --help shows what is expected."
+        if message.startswith(_UNKNOWN):
+            unknown = message.removeprefix(_UNKNOWN)
+            name = unknown.split()[0].partition("=")[0]
+            message = f"there is no option {name}" if name[0] == "-" else f"unexpected: {unknown}"
+            hint = _hint(name, option_names(self)) or hint
+        for pattern, text in _MISTAKES:
+            message = re.sub(pattern, text, message)
+        self.exit(2, f"error: {message}{'' if message[-1] in '.?' else '.' + hint}\n")
+
+
+def _hint(name: str, options: list[str]) -> str:
+    return suggestion(difflib.get_close_matches(name, options, n=1))
 
 
 def new_parser(
@@ -22,14 +70,38 @@ def new_parser(
 ) -> argparse.ArgumentParser:
     """Creates the parser for the command `python -m mtf COMMAND` or `python -m mtf.COMMAND`."""
     is_module = command in ("run", "convert", "cache")
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"python -m mtf{'.' if is_module else ' '}{command}",
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
         add_help=add_help,
     )
+
+
+def filled(text: str, width: int = HELP_WIDTH) -> str:
+    """Wraps paragraphs and items that begin with `* ` or `Title: `; keeps code and tables."""
+    blocks: list[tuple[str, str | None]] = []  # (text, indentation of its next line if wrapped)
+    for line in text.splitlines():
+        start = re.match(r" *(\* |[A-Z][\w ]*: )?", line)[0]  # type: ignore[index]
+        if line.strip() and blocks and blocks[-1][1] == start:
+            blocks[-1] = f"{blocks[-1][0]} {line.strip()}", start
+        else:
+            is_item = start.endswith("* ")
+            is_prose = is_item or line[:1] not in ("", " ", "|")
+            blocks.append((line, " " * len(start) * is_item if is_prose else None))
+    return "\n".join(
+        block if indent is None else wrapped(block, width, indent) for block, indent in blocks
+    )
+
+
+def wrapped(text: str, width: int = HELP_WIDTH, indent: str = "") -> str:
+    """Wraps a text between words only; `indent` precedes all lines but the first."""
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(text)
 
 
 def quoted(text: str) -> str:

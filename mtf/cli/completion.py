@@ -16,8 +16,8 @@ from mtf.cli.flags import is_recipe_name
 
 _EPILOG = """\
 examples:
-  source <(mtf completion bash)                                  # in ~/.bashrc
-  source <(mtf completion zsh)                                   # in ~/.zshrc, after compinit
+  source <(mtf completion bash)         # in ~/.bashrc
+  source <(mtf completion zsh)          # in ~/.zshrc, after compinit
   mtf completion fish > ~/.config/fish/completions/mtf.fish
 
 The script completes commands, options, recipes, fiddlers, and the paths and values of configs.

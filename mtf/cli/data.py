@@ -16,8 +16,10 @@ examples:
   python -m mtf data --list
   python -m mtf data --list super_glue_copa
   python -m mtf data t0++_train --cache caches/t0
-  python -m mtf data t0++_train --data-dir datasets --vocabulary t5.spiece.model -n 10
-  python -m mtf data super_glue_rte_GPT_3_style_score_eval --split validation --data-dir datasets
+  python -m mtf data t0++_train --data-dir datasets \\
+      --vocabulary t5.spiece.model -n 10
+  python -m mtf data super_glue_rte_GPT_3_style_score_eval \\
+      --split validation --data-dir datasets
 
 Without --cache, the first 200 records of each available dataset are rendered and tokenized.
 """

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from mtf.base import signals
 from mtf.base.environment import package_versions
 from mtf.base.host_memory import gib, total_bytes
+from mtf.base.progress import waiting
 from mtf.cli.command import exit_status, new_parser
 from mtf.data.sources import hub
 from mtf.storage.errors import GCS_URL, endpoint
@@ -86,7 +87,8 @@ def _main(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder, signals.removed_on_stop(folder):
             lines = (f"The square of {i} is {i * i}, its cube {i**3}.\n" for i in range(512))
             Path(folder, "text.txt").write_text("".join(lines))
-            works, found = _run(_TRAIN.split(), folder)
+            with waiting("training for two steps"):
+                works, found = _run(_TRAIN.split(), folder)
         _print("training", {"2 steps of recipes.quickstart": "works" if works else found})
     return 0 if works else 1
 

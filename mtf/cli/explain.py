@@ -10,12 +10,11 @@ from typing import Any
 
 import fiddle as fdl
 
+from mtf.cli.command import HELP_WIDTH, filled, wrapped
 from mtf.config import docstrings, lookup, provenance, tree, types
 from mtf.config.overrides import find
 from mtf.config.paths import NOWHERE, Path, follow, format_path, parse_path
 from mtf.config.show import shown
-
-_WIDTH = 100
 
 
 def listing() -> str:
@@ -42,7 +41,7 @@ def recipe_help(name: str) -> str:
     (job,) = typing.get_args(hints.get("return")) or (Any,)
     return _joined(
         f"{what} ({_location(function)})",
-        doc.text,
+        filled(doc.text),
         _section(
             "arguments",
             [
@@ -70,7 +69,7 @@ def path_help(config: fdl.Config, text: str) -> str:
     parts = _field(config, path, value) if text else []
     if isinstance(value, fdl.Buildable):
         target = fdl.get_callable(value)
-        about = f"{types.qualified_name(target)}\n{docstrings.read(target).text}"
+        about = f"{types.qualified_name(target)}\n{filled(docstrings.read(target).text)}"
         parts += [about.strip(), _section("fields", _fields(value))]
     return _joined(*parts)
 
@@ -89,8 +88,8 @@ def _field(config: fdl.Config, path: Path, value: Any) -> list[str]:
         "change": f"--set {name}=…",
     }
     meaning = docstrings.read(owner).items.get(str(field), "")
-    table = [f"{row:<8} {each}" for row, each in rows.items() if each]
-    return [name, textwrap.fill(meaning, _WIDTH), "\n".join(table)]
+    table = [wrapped(f"{row:<8} {each}", indent=" " * 9) for row, each in rows.items() if each]
+    return [name, wrapped(meaning), "\n".join(table)]
 
 
 def _fields(node: fdl.Buildable) -> list[str]:
@@ -107,9 +106,8 @@ def _fields(node: fdl.Buildable) -> list[str]:
 def _entry(name: str, declared: Any, value: str | None, meaning: str | None) -> str:
     """Returns the line `name: type = value`, followed by indented lines with the meaning."""
     line = f"  {name}: {types.describe(declared or Any)}" + (f" = {value}" if value else "")
-    below = textwrap.indent(textwrap.fill(meaning or "", _WIDTH - 6), " " * 6)
-    line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
-    return f"{line}\n{below}".rstrip()
+    below = textwrap.indent(wrapped(meaning or "", HELP_WIDTH - 6), " " * 6)
+    return f"{wrapped(line, indent=' ' * 4)}\n{below}".rstrip()
 
 
 def _shown(value: Any) -> str | None:

@@ -22,7 +22,8 @@ _EPILOG = """\
 examples:
   python -m mtf fetch t5_1_1_lm100k_small
   python -m mtf fetch gs://my-bucket/runs/t0 --step 1112200
-  python -m mtf fetch gs://t5-data/pretrained_models/mt5/small/model.ckpt-1000000
+  python -m mtf fetch \\
+      gs://t5-data/pretrained_models/mt5/small/model.ckpt-1000000
   python -m mtf fetch https://huggingface.co/google-t5/t5-small/resolve/main
 
 The copy is stored in MTF_CACHE (default: ~/.cache/mtf). Runs, mtf.load and mtf.convert read it
@@ -58,9 +59,10 @@ def _address(name: str) -> AnyPath:
     """Returns the remote path of a released checkpoint, or `name` if it is a remote path itself."""
     path = as_path(start(name).path if name in RELEASED_STEPS else name)
     if not is_remote(path):
+        known = f" The released ones are {', '.join(RELEASED_STEPS)}."
         raise UserError(
-            f"{name} is not a released checkpoint; expected a gs://, s3:// or https:// path, or "
-            f"one of {', '.join(RELEASED_STEPS)}.{did_you_mean(name, RELEASED_STEPS)}"
+            f"{name} is neither a gs://, s3:// or https:// path nor a released checkpoint."
+            f"{did_you_mean(name, RELEASED_STEPS) or known}"
         )
     return path
 

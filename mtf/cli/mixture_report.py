@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from mtf.base import signals
-from mtf.base.errors import UserError
+from mtf.base.errors import UserError, did_you_mean
 from mtf.data.cache import build
 from mtf.data.cache.loader import open_streams
 from mtf.data.cache.mixture import CachedMixture, CachedTask
@@ -17,6 +17,7 @@ from mtf.data.cache.reader import TokenCache
 from mtf.data.packing import Packer
 from mtf.data.row_streams import all_examples
 from mtf.data.settings import TaskMixtureConfig
+from mtf.data.tasks.missing import reasons
 from mtf.data.tasks.mixtures import list_mixtures, list_tasks
 from mtf.data.tasks.prompts.templates import load_templates
 from mtf.data.tasks.registry import import_module, registered_tasks
@@ -39,6 +40,9 @@ def run(options: argparse.Namespace, job: Cache) -> None:
         if options.list:
             tasks = list_tasks(load_templates(job.templates))
             names = [name for name in tasks if name.startswith(options.list)]
+            if not names:
+                hint = did_you_mean(options.list, [*tasks, *list_mixtures()])
+                raise UserError(f"--list: no task begins with {options.list}.{hint}")
         print("".join(f"{name}\n" for name in names), end="")
     elif options.mixture is None:
         raise UserError("No MIXTURE was given; to show the names of all mixtures, pass --list")
@@ -82,9 +86,7 @@ def _show(options: argparse.Namespace, job: Cache, cache_dir: str, vocabulary: V
     print(f"{options.mixture}, split {options.split}: {len(dataset.tasks)} of {num_tasks} tasks\n")
     _print_tasks(dataset, options)
     if absent:
-        reasons = dict.fromkeys(absent.values())
-        others = f" ({len(reasons) - 1} other reasons not shown)" if len(reasons) > 1 else ""
-        print(f"missing: {len(absent)} tasks{others}: {next(iter(reasons))}")
+        print(f"missing: {len(absent)} tasks", *reasons(absent), sep="\n  ")
     _print_packing(dataset)
     for number in range(options.n):
         _print_example(dataset, number)

@@ -97,7 +97,9 @@ def read_options(given: Mapping[str, Any], settings: Any) -> Any:
         elif typing.get_origin(declared) is dict:
             values[name] = dict(text.partition("=")[::2] for text in given[name])
             if wrong := [text for text in given[name] if not all(text.partition("=")[::2])]:
-                raise UserError(f"{option(name)} {wrong[0]}: expected NAME=VALUE")
+                raise UserError(
+                    f"{option(name)} {wrong[0]}: expected NAME=VALUE, such as train={wrong[0]}"
+                )
         elif isinstance(value, list):
             values[name] = tuple(value)
         else:

@@ -21,12 +21,15 @@ examples:
   python -m mtf.run recipes.quickstart --help model.network.dtype
   python -m mtf.run recipes.quickstart
   python -m mtf.run recipes.quickstart --print flat
-  python -m mtf.run recipes.quickstart --set train_steps=50 model.network.dropout_rate=0.0
+  python -m mtf.run recipes.quickstart --set train_steps=50 \\
+      model.network.dropout_rate=0.0
   python -m mtf.run recipes.quickstart --set \\
-      "optimizer=@mtf.training.AdamWConfig(learning_rate=@mtf.builders.schedule.constant)"
+      optimizer=@mtf.training.AdamWConfig
   python -m mtf.run my.py:recipe --set batch_size=64 --dry-run
-  python -m mtf.run --from runs/quickstart-20250101-120000 --set train_steps=2000
-  python -m mtf.run recipes.quickstart --sweep model.network.emb_dim=128,256 random_seed=0,1
+  python -m mtf.run --from runs/quickstart-20250101-120000 \\
+      --set train_steps=2000
+  python -m mtf.run recipes.quickstart \\
+      --sweep model.network.emb_dim=128,256 random_seed=0,1
 
 A value is a Python literal, a bare word if the field accepts a string, or @package.builder(kw=…).
 +PATH=VALUE adds a key to a dict.

@@ -18,6 +18,7 @@ from mtf.base.environment import package_versions
 from mtf.base.errors import UserError
 from mtf.base.extras import import_extra
 from mtf.base.processes.process_info import find_processes
+from mtf.base.progress import waiting
 from mtf.base.run_end import exit_status_of
 from mtf.cli import explain, flags
 from mtf.cli.command import exit_status
@@ -193,7 +194,8 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
     if run_dir is not None:
         config_lib.check_resume(config, run_dir, options.allow, engine)
     if options.dry_run:
-        description = job.describe()
+        with waiting(f"checking {name}"):
+            description = job.describe()
         if engine == "t5x":
             description.rows |= _t5x().describe(config)
         print(description)

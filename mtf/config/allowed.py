@@ -24,7 +24,7 @@ import fiddle as fdl
 
 from mtf.base.errors import UserError
 from mtf.config import tree, types
-from mtf.storage import AnyPath, as_path
+from mtf.storage import AnyPath, as_path, is_remote
 
 _SETTINGS = re.compile(
     r"mtf\.([a-z0-9_]+\.)+settings|mtf\.data\.tasks\.objectives|mtf\.data\.text\.vocabularies"
@@ -67,7 +67,10 @@ def own_modules(config: fdl.Buildable) -> set[str]:
 
 def trust_runs(runs: Iterable[str]) -> None:
     """Allows the configs of run directories to name any module of the user."""
-    _trusted.update(as_path(run).resolve() for run in runs)
+    for run in map(as_path, runs):
+        if not (is_remote(run) or run.exists()):
+            raise UserError(f"--trust {run}: there is no such run directory.")
+        _trusted.add(run.resolve())
 
 
 def check_names(names: Collection[tuple[str, str]], source: str, trust: bool = False) -> None:

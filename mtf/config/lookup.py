@@ -180,7 +180,31 @@ def parse_value(text: str, declared: Any) -> Any:
         return types.convert(make_component(text[1:], declared), declared)
     if text.startswith(("[", "(")) and _ELEMENT.search(text):
         return types.convert(_parse_elements(text, declared), declared)
-    return types.parse(text, declared)
+    try:
+        return types.parse(text, declared)
+    except types.Mismatch:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+(\(.*\))?", text):
+            raise
+        would_work = ""
+        with contextlib.suppress(UserError, types.Mismatch):  # such as optax.adam(1e-3)
+            written = _with_names(text)
+            make_component(written, declared)
+            would_work = written
+        if not would_work:
+            raise
+        raise types.Mismatch(f"a component begins with @. Write @{would_work}") from None
+
+
+def _with_names(call: str) -> str:
+    """Returns a call such as `optax.adam(1e-3)` with the names of its positional arguments."""
+    name, _ = split_call(call)
+    parsed, source_of = _parsed(call)
+    if not isinstance(parsed, ast.Call):
+        return name
+    names = inspect.signature(find(name, "builder")).parameters
+    given = [f"{each}={source_of(value)}" for each, value in zip(names, parsed.args, strict=False)]
+    given += [f"{keyword.arg}={source_of(keyword.value)}" for keyword in parsed.keywords]
+    return f"{name}({', '.join(given)})"
 
 
 def _parse_elements(text: str, declared: Any) -> list[Any]:
@@ -216,9 +240,10 @@ def _keywords(arguments: str, what: str) -> dict[str, str]:
     parsed, source_of = _parsed(f"f{arguments or '()'}")
     if isinstance(parsed, ast.Call) and not parsed.args and all(k.arg for k in parsed.keywords):
         return {str(keyword.arg): source_of(keyword.value) for keyword in parsed.keywords}
-    raise UserError(
-        f"{what}: {arguments} is not a list of keyword arguments. Write {what}(name=value)."
-    )
+    example = f"{what}(name=value)"
+    with contextlib.suppress(UserError):
+        example = _with_names(f"{what}{arguments}")
+    raise UserError(f"{what}: {arguments} is not a list of keyword arguments. Write {example}")
 
 
 def _parsed(text: str) -> tuple[ast.expr | None, Callable[[ast.expr], str]]:
@@ -269,6 +294,8 @@ def find_recipe(name: str) -> Any:
     if isinstance(function, ModuleType):
         inside = ", ".join(f"{name}.{recipe}" for recipe in _recipes_in(function))
         has = f"Its recipes are {inside}." if inside else "It has no recipes."
+        if name == RECIPES:
+            has = "`python -m mtf.run --list` lists its recipes."
         raise UserError(f"{name} is a module, not a recipe. {has}")
     if not callable(function):
         raise UserError(f"{name} is a {type(function).__name__}, not a recipe.")
@@ -388,7 +415,7 @@ def _find_in_file(name: str) -> Any:
         inside = ", ".join(f"{file}:{recipe}" for recipe in recipes) or f"{file}:my_recipe"
         raise UserError(f"{name} is a file. Name a recipe in it, for example {inside}.")
     if not hasattr(module, function):
-        options = list(recipes) or [n for n in vars(module) if not n.startswith("_")]
+        options = list(recipes) or [n for n, x in vars(module).items() if inspect.isfunction(x)]
         near = nearest(function, options) or options[:3]
         hint = suggestion(f"{file}:{option}" for option in near)
         raise UserError(f"There is no recipe {function} in {file}.{hint}")

@@ -6,6 +6,7 @@ Fiddle's `absl_flags` is not used because it neither checks types nor suggests n
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -82,7 +83,11 @@ def _set(config: fdl.Config, text: str) -> None:
             name = types.qualified_name(old.value).rpartition(".")[2]
             raise types.Mismatch(f"expected a component such as {name}.{types.SWAP_HINT}")
     except types.Mismatch as mismatch:
-        reason = tree.refusal(old.node, old.field, value_text) or mismatch
+        reason = tree.refusal(old.node, old.field, value_text) or str(mismatch)
+        instead = tree.field_metadata(old.node, str(old.field)).get("instead_of_number")
+        if instead and re.fullmatch(r"[\d.e+-]+", value_text) and not old.steps:
+            write = f" Write {format_path(path)}={instead.format(value_text)}"
+            reason = reason.replace(types.SWAP_HINT, write)
         raise UserError(f"{shown}: {reason}") from None
     except UserError as error:
         raise UserError(f"{shown}: {error}") from None

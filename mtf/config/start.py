@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -75,7 +76,6 @@ def in_run_directory(job: Job, allow: Sequence[str] = ()) -> Iterator[Job]:
         yield job
         return
     name, config = type(job).__name__, _config_of(job)
-    _check_named(config)
     with _prepared(config, name, allow) as job:
         yield job
 
@@ -87,6 +87,16 @@ def run(config: fdl.Config, *, allow: Sequence[str] = ()) -> Any:
     function calls such as `fdl.Config(optax.lion, learning_rate=1e-4)`, which cannot be recovered
     from the built job.
     """
+    if not isinstance(config, fdl.Config):
+        name = getattr(config, "__name__", type(config).__name__)
+        advice = "Pass the config that a recipe returns, such as recipes.quickstart()."
+        if callable(config):
+            advice = f"Call it: mtf.config.run({name}())"
+        elif hasattr(config, "run") and not inspect.ismodule(config):
+            advice = "A job runs itself: call its method run()."
+        elif isinstance(config, str):
+            advice = f"Write mtf.config.run(mtf.config.resolve({config!r}))"
+        raise UserError(f"mtf.config.run takes an fdl.Config, not {name}. {advice}")
     config = tree.complete(config)
     if "model_dir" not in config.__signature_info__.parameters:
         return build(config).run()
@@ -97,6 +107,7 @@ def run(config: fdl.Config, *, allow: Sequence[str] = ()) -> Any:
 @contextlib.contextmanager
 def _prepared(config: fdl.Config, name: str, allow: Sequence[str]) -> Iterator[Any]:
     """Checks a config, stores it in its run directory, and yields the job to run."""
+    _check_named(config)
     job = build(config)
     if config.model_dir is None:
         config.model_dir = new_run_dir(name.lower())

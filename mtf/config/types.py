@@ -6,8 +6,10 @@ import ast
 import collections.abc
 import contextlib
 import dataclasses
+import difflib
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -15,7 +17,7 @@ from typing import Any, Literal, Union
 
 import fiddle as fdl
 
-from mtf.base.errors import UserError, did_you_mean
+from mtf.base.errors import UserError, did_you_mean, suggestion
 
 _EXPECTED_BUILDER = (
     " Expected a dataclass, or a function with a return annotation such as fdl.Config[NAME]."
@@ -409,19 +411,26 @@ def _hint(value: Any, declared: Any) -> str:
         return did_you_mean(value, words) if words else _word_hint(value, declared)
     if callable(value) and any(map(_is_checkable_protocol, alternatives)):
         return f" To call it, write fdl.Config({getattr(value, '__name__', value)}, …)."
-    if not isinstance(value, fdl.Buildable) and any(map(is_component, alternatives)):
-        return SWAP_HINT
-    return ""
+    return "" if isinstance(value, fdl.Buildable) else _swap_hint(value, declared)
 
 
 def _word_hint(word: str, declared: Any) -> str:
     """Returns a hint on how to write a word that the declared type does not allow, or ""."""
     alternatives = members(declared)
-    constants = {"true": True, "false": False, "none": None, "null": None}
+    constants = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
     meant = constants.get(word.lower(), word)
     if meant is not word and any(_is_exactly(meant, member) for member in alternatives):
         return f" Write {meant}."
     if _allows_sequence(declared):
         parts = [part.strip() for part in word.split(",")]
         return f' Write it as a list: "{parts!r}".'
-    return SWAP_HINT if any(map(is_component, alternatives)) else ""
+    return _swap_hint(word, declared)
+
+
+def _swap_hint(value: Any, declared: Any) -> str:
+    """Returns a hint on how to replace a component, or "" if `declared` contains none."""
+    if not any(map(is_component, members(declared))):
+        return ""
+    words = {re.sub(r".*\.|Config$", "", each).lower(): each for each in choices(declared)}
+    near = difflib.get_close_matches(str(value).lower(), words, n=1)
+    return suggestion(words[each] for each in near) or SWAP_HINT

@@ -314,8 +314,9 @@ def load(
         vocabulary is unknown or does not fit the embedding.
     """
     opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
+    mesh = PjitPartitioner.create(partitioner or PartitionerConfig())
     return LanguageModel(
-        load_model(opened, dtype, PjitPartitioner.create(partitioner or PartitionerConfig())),
+        load_model(opened, dtype, mesh, progress=progress),
         batch_size=batch_size,
         max_inputs_length=max_inputs_length,
         max_targets_length=max_targets_length,

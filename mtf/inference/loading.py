@@ -8,6 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from mtf.base.progress import waiting
 from mtf.checkpoints.restore import restore_tree
 from mtf.inference.opening import Opened
 from mtf.inference.predictor import Predictor
@@ -48,11 +49,16 @@ def describe(opened: Opened) -> str:
 
 
 def load_model(
-    opened: Opened, dtype: Literal["float32", "bfloat16"], partitioner: PjitPartitioner
+    opened: Opened,
+    dtype: Literal["float32", "bfloat16"],
+    partitioner: PjitPartitioner,
+    *,
+    progress: bool = True,
 ) -> Loaded:
     """Loads a model onto the devices; each process reads only the slices that its devices hold.
 
-    Layers are scanned except on CPUs, where scanning is slower.
+    Layers are scanned except on CPUs, where scanning is slower. `progress` is whether to show that
+    reading takes long.
     """
     scan_layers = partitioner.mesh.devices.flat[0].platform != "cpu"
     network = dataclasses.replace(opened.model.network, dtype=dtype, scan_layers=scan_layers)
@@ -60,7 +66,9 @@ def load_model(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
     shardings = partitioner.shardings(shapes, t5.param_axes(network, stacked=scan_layers))
     memory.check(partitioner.mesh, {"parameters": memory.num_bytes(shapes, shardings)})
-    restored = restore_tree(opened.checkpoint, {"target": shapes}, {"target": shardings})
+    shown = progress and jax.process_index() == 0
+    with waiting(f"reading {opened.checkpoint.path}", shown=shown):
+        restored = restore_tree(opened.checkpoint, {"target": shapes}, {"target": shardings})
     model = dataclasses.replace(opened.model, network=network)
     values = {**vars(opened), "model": model}
     return Loaded(**values, params=restored["target"], partitioner=partitioner)

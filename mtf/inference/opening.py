@@ -185,7 +185,12 @@ def open_source(
     return dataclasses.replace(checkpoint, source=source) if is_hub else checkpoint
 
 
-def _existing(path: str | AnyPath) -> AnyPath:
+def _existing(path: str | AnyPath | None) -> AnyPath:
+    if path is None:
+        raise UserError(
+            "The path of the model is None; expected, for example, 'runs/my-run' or "
+            "'google/flan-t5-small'."
+        )
     path = as_path(path)
     if not (is_remote(path) or path.exists() or formats.find(path)):
         names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []

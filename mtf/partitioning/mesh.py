@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from mtf.base import malloc
 from mtf.base.errors import UserError, nearest_multiples
+from mtf.partitioning.compiled import keep_compiled_programs
 from mtf.partitioning.settings import (
     LOGICAL_AXIS_RULES,
     MESH_AXES,
@@ -85,12 +86,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def devices_keeping_memory() -> list[Any]:
-    """Returns `jax.devices()`; on CPUs, also makes malloc keep freed memory.
+    """Returns `jax.devices()`; keeps compiled programs and, on CPUs, freed memory.
 
     This function must be called before JAX's backend is initialized, because the backend starts
     threads. Raises UserError if JAX cannot use the devices that JAX_PLATFORMS names.
     """
     malloc.use_one_arena()
+    keep_compiled_programs()
     try:
         devices = jax.devices()
     except RuntimeError as error:

@@ -64,9 +64,8 @@ def _commit(name: str) -> str | None:
 
 
 def _prepare() -> None:
-    """Makes T5X importable with current versions of JAX, and silences TensorFlow's log."""
+    """Makes T5X importable with current versions of JAX."""
     check_installed()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
     import jax.experimental.pjit
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import jax
 
-from mtf.base.progress import Progress
+from mtf.base.progress import Progress, waiting
 from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import Evaluations
@@ -78,7 +78,8 @@ class LossEvaluation:
         measured: Measured = {}
         params = self.trainer.eval_params(state)
         for name, batches in self.evaluations.items():
-            sums = self._sums(batches(), params, check)
+            with waiting(f"evaluating {name}", shown=not self.progress.quiet):
+                sums = self._sums(batches(), params, check)
             if not sums:
                 continue
             summary = summarize(sums)
@@ -127,7 +128,9 @@ class DecodedEvaluation:
         """Writes and returns the metrics of the texts; see `LossEvaluation.run`."""
         measured: Measured = {}
         params = self.trainer.eval_params(state)
-        for name, scores in self.evaluator.evaluate(params, on_progress=lambda _: check()).items():
+        with waiting("decoding held-out inputs", shown=not self.progress.quiet):
+            found = self.evaluator.evaluate(params, on_progress=lambda _: check())
+        for name, scores in found.items():
             measured |= self.files[f"{self.kind}/{name}"].write(step, scores)
             shown = "  ".join(f"{score} {value:.2f}" for score, value in scores.items())
             self.progress.note(f"step {step}  {name}, decoded: {shown}")

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterator, Sequence
 import jax
 
 from mtf.base.processes.heartbeat import READING, TRAINING, Heartbeat
-from mtf.base.progress import Progress, duration
+from mtf.base.progress import Progress, duration, waiting
 from mtf.base.signals import Interrupts
 from mtf.checkpoints.manager import CheckpointManager
 from mtf.checkpoints.steps import owed_evaluations
@@ -154,7 +154,8 @@ class TrainLoop:
                         hook.run(done)
                 is_stopped = done.is_stopped
             self._enter(SAVING, step)
-            self.checkpoints.wait()
+            with waiting("saving", shown=not self.progress.quiet):
+                self.checkpoints.wait()
         self._enter("finishing", step)
         if jax.process_count() == 1:  # Several processes no longer agree on signals.
             is_stopped = self._stop_requested()
@@ -193,7 +194,7 @@ class TrainLoop:
         if is_first:
             self.progress.note("compiling …")
         start = time.perf_counter()
-        with meter.pause("compilation"):
+        with meter.pause("compilation"), waiting("compiling", shown=not self.progress.quiet):
             self.trainer.compile(state, batch)
         text = f"compiled in {duration(time.perf_counter() - start)}"
         self._enter(TRAINING, step)

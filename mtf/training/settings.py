@@ -104,6 +104,10 @@ class ScheduleConfig:
         return tuple(name.strip() for name in self.factors.split("*"))
 
 
+# What to write if a learning rate is set to a number.
+_CONSTANT = {"instead_of_number": "@mtf.builders.schedule.constant(learning_rate={})"}
+
+
 @dataclasses.dataclass(frozen=True)
 class AdafactorConfig:
     """Adafactor with T5X's semantics (Shazeer & Stern 2018; T5X: `adafactor.py`).
@@ -129,7 +133,7 @@ class AdafactorConfig:
       epsilon2: the lower bound of the parameter scale.
     """
 
-    learning_rate: ScheduleConfig | Schedule
+    learning_rate: ScheduleConfig | Schedule = dataclasses.field(metadata=_CONSTANT)
     decay_rate: float = 0.8
     step_offset: int = 0
     factored: bool = True
@@ -172,7 +176,7 @@ class AdamWConfig:
         clipping.
     """
 
-    learning_rate: ScheduleConfig | Schedule
+    learning_rate: ScheduleConfig | Schedule = dataclasses.field(metadata=_CONSTANT)
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8

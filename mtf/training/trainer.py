@@ -15,6 +15,7 @@ import optax
 
 from conversion import IncompleteCheckpoint
 from mtf.base.errors import UserError
+from mtf.base.progress import waiting
 from mtf.checkpoints import finite
 from mtf.checkpoints.restore import (
     AssignmentMap,
@@ -444,10 +445,13 @@ def starting_state(
     `restore.step`, or is already at `train_steps`.
     """
     start = _start(run_dir, restore)
+    is_first = jax.process_index() == 0
     if start is None:
-        return trainer.init_state()
+        with waiting("initializing the parameters", shown=is_first):
+            return trainer.init_state()
     path, restore, advice = start
-    with _advising(f"If it is a copy, copy it again. {advice}"):
+    advising = _advising(f"If it is a copy, copy it again. {advice}")
+    with advising, waiting(f"restoring {path}", shown=is_first):
         state = trainer.restore_state(
             path,
             assignment_map=restore.assignment_map,
@@ -524,13 +528,15 @@ def _check_step(
 ) -> None:
     """Raises UserError if `step` is not `restore.step`, or if no steps are left to train."""
     if restore.step is not None and restore.step != step:
-        steps = train_steps - restore.step
-        left = train_steps - step
-        would = f"train for {left} steps instead of {steps}" if left > 0 else "not train"
+        steps, left = train_steps - restore.step, train_steps - step
+        advice = f"Pass --set checkpoint.restore.step={step}"
+        if steps > 0:
+            would = f"train for {left} steps instead of {steps}" if left > 0 else "not train"
+            advice = f"With train_steps={train_steps}, the run would {would}. To train for {steps} "
+            advice += f"steps, pass --set checkpoint.restore.step={step} train_steps={step + steps}"
         raise UserError(
             f"checkpoint.restore.step={restore.step} is the expected step, but {restore.path} is "
-            f"at step {step}. With train_steps={train_steps}, the run would {would}. To train for "
-            f"{steps} steps, pass --set checkpoint.restore.step={step} train_steps={step + steps}"
+            f"at step {step}. {advice}"
         )
     if step >= train_steps and not (run_dir is not None and owed_evaluations(run_dir, step)):
         raise UserError(

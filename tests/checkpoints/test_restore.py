@@ -118,7 +118,7 @@ def test_missing_tensors_are_refused_or_started_from_scratch(
 ) -> None:
     run_dir, theirs = saved
     trainer = make_trainer(optimizer=AdamWConfig(ScheduleConfig()), seed=9)
-    with pytest.raises(UserError, match=r"state/param_states/.*/mu: missing from the checkpoint"):
+    with pytest.raises(UserError, match="has the state of another optimizer"):
         trainer.restore_state(run_dir)
     ours = flat(trainer.restore_state(run_dir, fallback_to_scratch=True))
     name = "token_embedder/embedding"

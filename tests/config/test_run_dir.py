@@ -36,6 +36,27 @@ def run_dir(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (recipes.quickstart, r"Call it: mtf\.config\.run\(quickstart\(\)\)"),
+        (recipes, r"Pass the config that a recipe returns, such as recipes\.quickstart\(\)"),
+        ("a.b", r"Write mtf\.config\.run\(mtf\.config\.resolve\('a\.b'\)\)"),
+        (3, "takes an fdl.Config, not int"),
+    ],
+)
+def test_only_a_config_runs(given: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        config_lib.run(given)
+
+
+def test_a_result_of_a_call_cannot_be_stored() -> None:
+    config = recipes.quickstart()
+    config.optimizer = optax.adam(1e-3)
+    with pytest.raises(UserError, match="optimizer: this object does not record how it was made"):
+        config_lib.run(config)
+
+
 def test_files(run_dir: Path) -> None:
     names = {file.name for file in run_dir.iterdir()}
     assert names == {"config.json", "config.py", "config.txt", "overrides.txt", "environment.json"}

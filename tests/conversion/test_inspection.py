@@ -148,8 +148,8 @@ def test_options_that_do_not_belong_together(
         (["--inspect", "a", "b"], "--inspect takes one checkpoint; b is a second one"),
         (["--compare", "a"], "--compare takes two checkpoints"),
         (["--inspect", "a", "--to", "hf", "--verify"], "--verify cannot be used with --inspect"),
-        (["a", "b"], "the following arguments are required: --to"),
-        (["a"], "the following arguments are required: OUT_DIR, --to"),
+        (["a", "b"], "missing: --to"),
+        (["a"], "missing: OUT_DIR, --to"),
     ):
         with pytest.raises(SystemExit) as caught:
             convert.main(arguments)

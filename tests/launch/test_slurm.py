@@ -75,6 +75,10 @@ def test_sbatch_is_missing_or_refuses(
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'sbatch: error: invalid account' >&2\nexit 1\n")
     program.chmod(0o755)
+    assert main(["slurm", *COMMAND, "batch_sise=3"]) == 2
+    said = "error: batch_sise=3: Train has no field batch_sise. Did you mean batch_size?\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "slurm").exists()
     assert main(["slurm", *COMMAND]) == 1
     assert "sbatch refused slurm/quickstart.sh: sbatch: error: invalid" in capsys.readouterr().err
 

@@ -39,6 +39,10 @@ def test_stops_of_commands(tmp_path: Path) -> None:
             assert len(list(stops.stops(1, rng))) == 1
 
 
+def test_mistakes() -> None:
+    small.python("-m", "tests.stress.mistakes", "--quiet")
+
+
 def test_disk_full(tmp_path: Path) -> None:
     try:
         disk_full.run_moments(tmp_path, 3)

@@ -123,6 +123,8 @@ def test_a_dry_run_lists_the_runs(tmp_path: Path) -> None:
         (["random_seed=1,2", "--sweep-mode", "random"], "random: expected --sweep-runs N"),
         (["random_seed=1,2", "--sweep-runs", "3"], "grid: expected no --sweep-runs"),
         (["random_seed=1,2", "--sweep-mode", "optuna", "--sweep-runs", "0"], "at least 1"),
+        (["random_seed=1,2", "--sweep-metric", "train/acuracy"], "Did you mean train/accuracy"),
+        (["random_seed=1,2", "--sweep-metric", "accuracy"], "expected train/NAME"),
     ],
 )
 def test_mistakes_of_any_run_are_reported_before_the_first(

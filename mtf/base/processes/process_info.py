@@ -32,7 +32,7 @@ class ProcessInfo:
 def add_process_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options --coordinator-address, --process-count and --process-index."""
     add = parser.add_argument_group(
-        "several processes (detected under mtf launch, SLURM and Open MPI, and on TPU pods)"
+        "several processes (detected under mtf launch, SLURM, Open MPI, on TPU pods)"
     ).add_argument
     address = "address of process 0, or auto to let JAX detect it, for example on Kubernetes"
     add(_OPTIONS[0], metavar="HOST:PORT", help=address)

@@ -19,7 +19,8 @@ _USAGE = """
   %(prog)s --compare A B [--step N]"""
 _EPILOG = """\
 examples:
-  python -m mtf.convert runs/quickstart-20260101-120000 exported --to hf --verify
+  python -m mtf.convert runs/quickstart-20260101-120000 exported \\
+      --to hf --verify
   python -m mtf.convert t5_1_1_small/checkpoint_1000000 exported --to hf \\
       --vocabulary sentencepiece.model
   python -m mtf.convert runs/quickstart-20260101-120000 for_t5x --to t5x

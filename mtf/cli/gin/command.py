@@ -15,19 +15,23 @@ from mtf.cli.command import exit_status, new_parser
 
 _EPILOG = """\
 examples:
-  python -m mtf gin t5x/examples/t5/t5_1_1/small.gin t5x/configs/runs/finetune.gin \\
-      --gin.MIXTURE_OR_TASK_NAME="'t0_train'" --gin.TRAIN_STEPS=1_020_000 … --output my_recipe.py
+  python -m mtf gin t5x/examples/t5/t5_1_1/small.gin \\
+      t5x/configs/runs/finetune.gin --gin.MIXTURE_OR_TASK_NAME="'t0_train'" \\
+      --gin.TRAIN_STEPS=1_020_000 … --output my_recipe.py
   python -m mtf.run my_recipe.py:recipe --dry-run
 
 You can also paste a complete command of T5X or t5_mesh_transformer:
-  python -m mtf gin python3 ${T5X_DIR}/t5x/train.py --gin_file=my.gin --gin.MODEL_DIR=\\"gs://…\\"
-  python -m mtf gin t5_mesh_transformer --gin_file=dataset.gin --gin_param="MIXTURE_NAME = '…'"
+  python -m mtf gin python3 ${T5X_DIR}/t5x/train.py --gin_file=my.gin \\
+      --gin.MODEL_DIR=\\"gs://…\\"
+  python -m mtf gin t5_mesh_transformer --gin_file=dataset.gin \\
+      --gin_param="MIXTURE_NAME = '…'"
 
-Gin files are searched for in the current directory, in --gin_search_paths, in the checkout with
-the program, in the installed packages t5x and t5, and in all folders above the file that includes
-them.
+Gin files are searched for in the current directory, in --gin_search_paths, in
+the checkout with the program, in the installed packages t5x and t5, and in all
+folders above the file that includes them.
 
-The exit status is 0, or 2 if no recipe was made, for example because a binding was not understood.
+The exit status is 0, or 2 if no recipe was made, for example because a binding
+was not understood.
 """
 # Programs in a pasted command: `python -m t5x.train`, `t5x.train_unfragmented`, `t5x/train.py`.
 _PROGRAM = re.compile(

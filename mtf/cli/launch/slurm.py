@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from mtf.base.errors import RunError, UserError
+from mtf.base.progress import waiting
 from mtf.base.writing import write_atomically
 
 # SLURM sends SIGTERM this many seconds before the time limit, so that the run can save its state.
@@ -41,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Writes the script and submits it, or prints it in a dry run."""
+    """Writes the script and submits it if the run's dry run succeeds, or only prints the script."""
     name = options.job_name or _short_name(options.command[0])
     folder = Path(options.folder)
     text = script(options, name, folder)
@@ -54,6 +55,12 @@ def launch(options: argparse.Namespace) -> int:
             "sbatch was not found. Run this on a host that can submit SLURM jobs, or pass "
             "--dry-run to see the script."
         )
+    checked = [sys.executable, "-m", "mtf.run", *options.command, "--dry-run"]
+    with waiting(f"dry run of {options.command[0]}"):
+        found = subprocess.run(checked, capture_output=True, text=True, check=False)
+    if found.returncode:
+        print(found.stderr[max(found.stderr.find("error: "), 0) :], end="", file=sys.stderr)
+        return found.returncode
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text)
     done = subprocess.run(

@@ -20,6 +20,7 @@ import fiddle as fdl
 from mtf import config as config_lib
 from mtf.base import signals
 from mtf.base.errors import RunError, UserError
+from mtf.base.progress import waiting
 from mtf.cli.command import add_change_options, add_trust_option, exit_status, new_parser
 from mtf.cli.plan import report
 from mtf.cli.plan.targets import Target, parse_target, target_chips
@@ -29,7 +30,8 @@ from mtf.jobs import Train
 _EPILOG = f"""\
 examples:
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8
-  python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 --set model.network.remat_policy=full
+  python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 \\
+      --set model.network.remat_policy=full
 
 A target is CHIP:SHAPE, a slice of TPUs or hosts × GPUs, or cpu:N. The chips are
 {", ".join(target_chips())}.
@@ -100,14 +102,15 @@ def _compile(config: fdl.Config, target: Target) -> dict[str, Any]:
     # The child process does not know chips that a module of the user registered.
     fields = {"config": config_lib.dump_json(config), "target": pickle.dumps(target).hex()}
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    child = subprocess.run(
-        [sys.executable, "-m", "mtf.cli.plan.child"],
-        input=json.dumps(fields),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, "PYTHONPATH": path, signals.LAUNCHER: str(os.getpid()), **_VARIABLES},
-    )
+    with waiting(f"compiling for {target}"):
+        child = subprocess.run(
+            [sys.executable, "-m", "mtf.cli.plan.child"],
+            input=json.dumps(fields),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | _VARIABLES | {"PYTHONPATH": path, signals.LAUNCHER: str(os.getpid())},
+        )
     if child.returncode:
         raise RunError(_why_aborted(target, child.returncode, child.stderr))
     found = json.loads(child.stdout.splitlines()[-1])

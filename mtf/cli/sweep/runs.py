@@ -17,9 +17,10 @@ import fiddle as fdl
 
 from mtf import config as config_lib
 from mtf.base import signals
-from mtf.base.errors import UserError
+from mtf.base.errors import UserError, did_you_mean
 from mtf.base.run_end import read_end
 from mtf.base.strict_json import read_lines
+from mtf.checkpoints.settings import METRIC_KINDS
 from mtf.cli.sweep.study import TABLE, Study
 from mtf.cli.sweep.values import grid, parse_values
 from mtf.evaluation.metrics import METRICS
@@ -48,6 +49,8 @@ def run_sweep(
     _check(config, rows)
     number = given or len(rows)
     metric, mode = _metric(config, options.sweep_metric)
+    if options.sweep_metric:
+        _check_metric(config, metric)
     if options.dry_run:
         shown = [" ".join(_settings(row)) for row in rows] if is_grid else options.sweep
         print(f"{number} runs ({search}), sorted by {metric} ({mode})", *shown, sep="\n")
@@ -98,6 +101,27 @@ def _metric(config: fdl.Config, asked: str | None) -> tuple[str, Literal["min", 
     scores = (score for each in texts if each.best == "min" for score in each.scores)
     minimized = "loss", "perplexity", *scores
     return metric, "min" if any(word in metric for word in minimized) else "max"
+
+
+def _check_metric(config: fdl.Config, metric: str) -> None:
+    """Raises UserError if no run measures a metric with this name."""
+    from mtf.training.metrics import SUMMARY_METRICS  # Imports JAX.
+
+    train, training_eval, inference_eval = METRIC_KINDS
+    kind, _, name = metric.partition("/")
+    evaluated = getattr(config.evaluator, "metrics", None) or ()
+    scores = {s for each in (*METRICS.values(), *map(find_metric, evaluated)) for s in each.scores}
+    names = {train: {*SUMMARY_METRICS}, training_eval: {*SUMMARY_METRICS}, inference_eval: scores}
+    if kind != train:
+        name = name.partition("/")[2]  # without the name of the evaluation
+    if name in names.get(kind, ()) or (name and config.model.loss_fn and kind in names):
+        return
+    known = [f"{train}/{each}" for each in SUMMARY_METRICS]
+    known += [f"{training_eval}/held_out/{each}" for each in SUMMARY_METRICS]
+    raise UserError(
+        f"--sweep-metric: no run measures {metric}; expected {train}/NAME, "
+        f"{training_eval}/DATA/NAME or {inference_eval}/TASK/NAME.{did_you_mean(metric, known)}"
+    )
 
 
 def _score(run_dir: Path, metric: str, mode: Literal["min", "max"]) -> float | None:

@@ -200,6 +200,9 @@ def _decode(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in line:
+            command = "iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
+            raise UserError(f"UTF-16, not UTF-8. To convert the file: {command}") from error
         raise UserError(
             f"not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mtf.base.errors import UserError
@@ -34,20 +35,40 @@ def check_missing(
     if num_tasks == 1:
         [(task, reason)] = missing.items()
         raise UserError(f"data: {task}: {reason}. {advice}".strip(". "))
-    by_reason: dict[str, list[str]] = {}
-    for task, reason in missing.items():
-        by_reason.setdefault(reason, []).append(task)
     lines = [f"data: {len(missing)} of the {num_tasks} tasks of {name} are missing:"]
-    for reason, tasks in list(by_reason.items())[:_NUM_REASONS_SHOWN]:
-        others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
-        lines.append(f"  {tasks[0]}{others}: {reason}")
-    hidden = list(by_reason.values())[_NUM_REASONS_SHOWN:]
-    if hidden:
-        lines.append(f"  … and {sum(map(len, hidden))} more, for {len(hidden)} other reasons")
+    lines += [f"  {line}" for line in reasons(missing)]
     if num_tasks > len(missing):
         present = num_tasks - len(missing)
         advice += f" To use only {present} of {num_tasks} tasks, {option}."
     raise UserError("\n".join([*lines, advice.strip()]).rstrip())
+
+
+def reasons(missing: Mapping[str, str]) -> list[str]:
+    """Returns a line for each reason, which all datasets that are missing for it share."""
+    groups: dict[str, dict[str, str]] = {}  # general reason → task → reason
+    for task, reason in missing.items():
+        groups.setdefault(_general(reason), {})[task] = reason
+    lines = []
+    for general, tasks in list(groups.items())[:_NUM_REASONS_SHOWN]:
+        others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
+        first, *more = dict.fromkeys(tasks.values())
+        if more:
+            names = [reason.partition(",")[0] for reason in (first, *more)]
+            shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + ", …" * (len(names) > _NUM_NAMES_SHOWN)
+            first = f"{len(names)} datasets ({shown}) are missing: {general}"
+        lines.append(f"{next(iter(tasks))}{others}: {first}")
+    if hidden := list(groups.values())[_NUM_REASONS_SHOWN:]:
+        lines.append(f"… and {sum(map(len, hidden))} more, for {len(hidden)} other reasons")
+    return lines
+
+
+def _general(reason: str) -> str:
+    """Returns why a dataset is missing, with NAME and SPLIT in place of its own."""
+    found = re.match(r"(\S+), split (\S+), is missing: ", reason)
+    if found is None:
+        return reason
+    text = reason[found.end() :].replace(f"{found[1]}/{found[2]}", "NAME/SPLIT")
+    return re.sub(r"(?<![\w/])[\w.-]+/[\w.-]*\w(?![\w/])", "NAME", text)  # its name on the hub
 
 
 def describe_missing(name: str, num_tasks: int, missing: Mapping[str, str]) -> str:

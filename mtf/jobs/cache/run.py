@@ -15,7 +15,7 @@ from mtf.base import signals
 from mtf.base.downloads import as_user_errors, writable
 from mtf.base.errors import NotCheckedError, RunError, UserError
 from mtf.base.processes.rendezvous import Rendezvous, current
-from mtf.base.progress import rate_bar
+from mtf.base.progress import rate_bar, waiting
 from mtf.base.writing import LOCK_FILE, free_space, locked, write_failure
 from mtf.config.run_dir import write_job
 from mtf.data.cache import build
@@ -164,7 +164,8 @@ def prepare(job: Cache, cache_dir: Path, *, download: bool = True) -> CacheBuild
 
 
 def _write(job: Cache, cache_dir: Path, rendezvous: Rendezvous | None) -> AnyPath:
-    work = prepare(job, cache_dir)
+    with waiting("opening the datasets", shown=rendezvous is None or rendezvous.index == 0):
+        work = prepare(job, cache_dir)
     settings = work.settings
     index, count = (0, 1) if rendezvous is None else (rendezvous.index, rendezvous.count)
     if index == 0:

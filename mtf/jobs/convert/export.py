@@ -35,7 +35,7 @@ from conversion.tokenizer_file import TokenizerFile
 from conversion.training_state import SLOTS, STEP, state_tensors, write_state
 from mtf.base import signals
 from mtf.base.errors import RunError, UserError
-from mtf.base.progress import rate_bar
+from mtf.base.progress import rate_bar, waiting
 from mtf.base.writing import new_directory
 from mtf.config.run_dir import write_job
 from mtf.data.sources.hub import copied_model
@@ -245,8 +245,9 @@ def _opened(directory: AnyPath) -> Checkpoint:
 def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) -> None:
     """Raises VerificationError if the tensors that `read` returns are not those written."""
     try:
-        found = read()
-        differ = record.differences(found)
+        with waiting("reading the files back"):
+            found = read()
+            differ = record.differences(found)
         names = ", ".join(differ[:3])
         problem = f"{names}: {len(differ)} of {len(found)} tensors differ." if differ else ""
     except ConversionError as error:
@@ -263,7 +264,8 @@ def _compare_logits(export: huggingface.Export, directory: AnyPath) -> None:
     """Compares an export with a Hugging Face model; raises VerificationError if they differ."""
     from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
 
-    passed, report = compare(export, Path(str(directory)))
+    with waiting("comparing logits"):
+        passed, report = compare(export, Path(str(directory)))
     print(report)
     if not passed:
         raise VerificationError("The logits differ, so nothing was written.")

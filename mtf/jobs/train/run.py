@@ -16,7 +16,7 @@ from mtf.base import signals
 from mtf.base.environment import write_environment
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.processes.heartbeat import Heartbeat
-from mtf.base.progress import Progress
+from mtf.base.progress import Progress, waiting
 from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import os_errors_refused, write_atomically
 from mtf.checkpoints.manager import CheckpointManager, failures_explained, store_failures_explained
@@ -75,7 +75,8 @@ def _train(
         partitioner = PjitPartitioner.create(job.partitioner)
         partitioner.check_batch_size(job.batch_size, job.trainer.num_microbatches)
         trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
-        batches, evaluations, evaluator = _open_data(job, trainer)
+        with waiting("opening the data", shown=jax.process_index() == 0):
+            batches, evaluations, evaluator = _open_data(job, trainer)
         state = starting_state(trainer, run_dir, job.checkpoint.restore, job.train_steps)
         provenance = loaders.provenance(job.data)
         wait_for_others()  # Some processes may take longer to open their data.
@@ -135,7 +136,8 @@ def _train(
         if stopped is not None:
             report.print_stopped(progress, job, run_dir, step, stopped)
         else:
-            samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
+            with waiting("predicting samples", shown=jax.process_index() == 0):
+                samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
             if samples and evaluator is None:  # The evaluator logs its own samples.
                 tracking.log_samples(step, samples)
             report.print_end(job, run_dir, step, samples, list(evaluations), best)

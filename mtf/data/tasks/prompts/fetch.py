@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mtf.base import signals
 from mtf.base.errors import UserError
+from mtf.base.progress import waiting
 from mtf.base.writing import os_errors_refused
 from mtf.data.tasks.prompts.templates import (
     ENVIRONMENT_VARIABLE,
@@ -75,7 +76,8 @@ def _download(folder: Path) -> Path:
     command += ["--ignore-requires-python", f"--dest={folder}", f"--requirement={requirements}"]
     # Without PIP_USE_PEP517, versions of pip before 25.3 run setup.py if setuptools exists.
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "PIP_USE_PEP517": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with waiting("downloading promptsource"):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     downloaded = folder / f"promptsource-{PROMPTSOURCE_VERSION}.tar.gz"
     if done.returncode == 0 and downloaded.is_file():
         return downloaded
