@@ -246,27 +246,27 @@ def plot_curves(
     """
     from matplotlib.ticker import MaxNLocator  # Importing Matplotlib is slow.
 
-    evaluated = {name.replace("_", " "): f"training_eval/{name}" for name in evaluations}
+    folders = {"train": "train"} | {f"evaluation: {x}": f"training_eval/{x}" for x in evaluations}
     losses = {
         label: curve
-        for label, folder in {"train": "train", **evaluated}.items()
+        for label, folder in folders.items()
         for name, curve in _curves(run_dir / folder).items()
         if name == "loss_per_target_token"
     }
     scores = {
-        f"{task.replace('_', ' ')}: {name}": curve
+        f"{task}: {name}": curve
         for task in decoded
         for name, curve in _curves(run_dir / "inference_eval" / task).items()
     }
     panels = {"loss (nats per target token)": losses, "metrics of decoded text": scores}
     panels = {label: curves for label, curves in panels.items() if curves}
-    figure = new_figure(7, 1 + 3 * len(panels))
+    figure = new_figure(7, 1 + 2.5 * len(panels))
     figure.suptitle(title)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False).flat
     for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
         for name, (steps, values) in curves.items():
             # A run of few steps may have a single point. Squares stay visible below circles.
-            marker, size = ("s", 7) if name == "train" else ("o", 4)
+            marker, size = ("s", 6) if name == "train" else ("o", 4)
             marker = marker if len(steps) <= _MAX_MARKERS else ""
             axes.plot(steps, values, label=name, marker=marker, markersize=size)
         axes.set_ylabel(label)

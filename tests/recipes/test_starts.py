@@ -137,8 +137,10 @@ def test_any_recipe_becomes_small(name: str) -> None:
     assert job.optimizer == before.optimizer
     # It needs no network.
     data = job.data
-    assert isinstance(data, TextFilesConfig)
-    assert data.files == (before.data.files if isinstance(before.data, TextFilesConfig) else None)
+    if name != "quickstart":  # Its data are generated.
+        before_files = getattr(before.data, "files", None)
+        assert isinstance(data, TextFilesConfig)
+        assert data.files == (before_files if isinstance(before.data, TextFilesConfig) else None)
     assert "://" not in getattr(data.vocabulary, "path", "")
     if isinstance(before.data, HubStreamConfig):
         assert data.objective == before.data.objective

@@ -92,6 +92,7 @@ def _mt0(size: str) -> Run:
 
 _C4 = Run(T5, streamed="en/c4-train")
 TRAINED = {
+    "quickstart": Run(),
     "pretrain_text": Run(),
     **{f"t5_1_1_{size}_c4": _C4 for size in ("small", "base", "large", "xl", "xxl")},
     "t5_1_1_finetune": Run(T5, "t5_1_1_small"),
