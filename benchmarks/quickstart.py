@@ -1,6 +1,6 @@
 """Runs the quickstart, and puts its last lines and its curves into README.md. Prints its duration.
 
-    python benchmarks/quickstart.py
+python benchmarks/quickstart.py
 """
 
 from __future__ import annotations

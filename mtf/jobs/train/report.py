@@ -113,7 +113,7 @@ def print_end(
         return
     decoded = () if evaluator is None else evaluator.names
     plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
-    print(_as_text(samples, is_compared=evaluator is not None))
+    print(samples_text(samples, is_compared=evaluator is not None))
     if evaluator is not None:
         for each in evaluator.held_out:
             if (accuracy := evaluator.scores.get(each.name, {}).get("accuracy")) is not None:
@@ -136,7 +136,7 @@ def print_end(
     print(f"export         python -m mtf.convert {paths} --to hf{trust}", flush=True)
 
 
-def _as_text(samples: Sequence[Sample], is_compared: bool) -> str:
+def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:
     """Returns short samples that are compared with their targets as lines, others as blocks."""
     if is_compared and all(len("".join(sample)) <= _MAX_LINE for sample in samples):
         width = max((len(sample.input) for sample in samples), default=0)
