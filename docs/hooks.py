@@ -27,7 +27,7 @@ OUTSIDE = (
     "Dockerfile",
     "LICENSE",
 )
-_SUBSECTION = re.compile(r"^### (.*)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
+_SUBSECTION = re.compile(r"^### ([^\n]*)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 
