@@ -30,7 +30,7 @@ def main() -> None:
         print(f"{time.perf_counter() - start:.0f} s")
         shutil.copy(Path(folder, run, "loss.png"), PICTURE)
     end = re.sub(r".*?\n(?=[^\n]*→)", "", output, count=1, flags=re.DOTALL)
-    README.write_text(BLOCK.sub(lambda _: end, README.read_text("utf-8")), "utf-8")
+    README.write_text(BLOCK.sub(lambda _: end, README.read_text("utf-8"), count=1), "utf-8")
 
 
 if __name__ == "__main__":
