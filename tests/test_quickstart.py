@@ -15,8 +15,9 @@ from tests import small
 
 def test_samples_that_are_compared_are_lines() -> None:
     samples = [Sample("3 May 1999", "1999-05-03", "1999-05-03"), Sample("1.2.1950", "b", "a c")]
-    shown = "3 May 1999 → 1999-05-03 ✓\n1.2.1950   → a c ✗ (b)\n"
+    shown = "3 May 1999 → 1999-05-03 ✓\n1.2.1950   → a c ✗ (b)\n\n"
     assert report.samples_text(samples, is_compared=True) == shown
+    assert report.samples_text([], is_compared=True) == ""
     blocks = report.samples_text(samples[1:], is_compared=False)
     assert blocks == "input      1.2.1950\ntrue       b\npredicted  a c\n\n"
     long = [*samples, Sample("word " * 20, "b", "c")]

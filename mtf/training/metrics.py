@@ -258,8 +258,9 @@ def plot_curves(
         for task in decoded
         for name, curve in _curves(run_dir / "inference_eval" / task).items()
     }
-    panels = {"loss (nats per target token)": losses, "metrics of decoded text": scores}
-    panels = {label: curves for label, curves in panels.items() if curves}
+    panels = {"loss (nats per target token)": losses}
+    if scores:
+        panels["metrics of decoded text"] = scores
     figure = new_figure(7, 1 + 2.5 * len(panels))
     figure.suptitle(title)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False).flat

@@ -113,7 +113,7 @@ def print_end(
         return
     decoded = () if evaluator is None else evaluator.names
     plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
-    print(samples_text(samples, is_compared=evaluator is not None))
+    print(samples_text(samples, is_compared=evaluator is not None), end="")
     if evaluator is not None:
         for each in evaluator.held_out:
             if (accuracy := evaluator.scores.get(each.name, {}).get("accuracy")) is not None:
@@ -138,13 +138,15 @@ def print_end(
 
 def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:
     """Returns short samples that are compared with their targets as lines, others as blocks."""
-    if is_compared and all(len("".join(sample)) <= _MAX_LINE for sample in samples):
-        width = max((len(sample.input) for sample in samples), default=0)
-        return "".join(
+    is_short = all(len("".join(sample)) <= _MAX_LINE for sample in samples)
+    if samples and is_compared and is_short:
+        width = max(len(sample.input) for sample in samples)
+        lines = (
             f"{sample.input:<{width}} → {sample.predicted} "
             + ("✓\n" if sample.predicted == sample.true else f"✗ ({sample.true})\n")
             for sample in samples
         )
+        return "".join(lines) + "\n"
     return "".join(
         f"input      {sample.input}\ntrue       {sample.true}\npredicted  {sample.predicted}\n\n"
         for sample in samples
