@@ -1,7 +1,8 @@
 """Adds pages outside docs/ and notebooks to the site, and turns links of the repository to its own.
 
 A page in docs/ links to `../benchmarks/RESULTS.md`, and a page above it to `docs/config.md`; on the
-site, both are in one tree. A notebook `NAME.ipynb` becomes the page `NAME_notebook.md`.
+site, both are in one tree. A notebook `NAME.ipynb` becomes the page `NAME_notebook.md`. The
+subsections of README.md become tabs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import textwrap
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -25,6 +27,7 @@ OUTSIDE = (
     "Dockerfile",
     "LICENSE",
 )
+_SUBSECTION = re.compile(r"^### ([^\n]*)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 
@@ -56,4 +59,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(folder, match[1])).removeprefix("docs/")
         return posixpath.relpath(target, posixpath.dirname(uri) or ".")
 
+    if uri == "README.md":
+        markdown = _SUBSECTION.sub(_as_tab, markdown)
     return _LINK.sub(of_site, markdown)
+
+
+def _as_tab(subsection: re.Match[str]) -> str:
+    return f'=== "{subsection[1]}"\n{textwrap.indent(subsection[2], "    ")}\n'

@@ -22,6 +22,7 @@ from recipes.romanian import ro_mt5_base as ro_mt5_base
 from recipes.romanian import ro_mt5_large as ro_mt5_large
 from recipes.romanian import ro_t5_base as ro_t5_base
 from recipes.romanian import ro_t5_large as ro_t5_large
+from recipes.start import pretrain_text as pretrain_text
 from recipes.start import quickstart as quickstart
 from recipes.t0 import t0_3b as t0_3b
 from recipes.t0 import t0_eval as t0_eval

@@ -1,4 +1,4 @@
-"""A tiny run of recipes.quickstart for tests of the command line, and how its results are read."""
+"""A tiny run of recipes.pretrain_text for tests of commands, and how its results are read."""
 
 from __future__ import annotations
 
@@ -81,7 +81,11 @@ def arguments(text: Path | str, **settings: Any) -> list[str]:
     """The command line's arguments of a tiny run; a setting's dots are written as `__`."""
     named = {name.replace("__", "."): value for name, value in settings.items()}
     values = {"data.files": str(text), **SETTINGS, **named}
-    return ["recipes.quickstart", "--set", *(f"{name}={value}" for name, value in values.items())]
+    return [
+        "recipes.pretrain_text",
+        "--set",
+        *(f"{name}={value}" for name, value in values.items()),
+    ]
 
 
 def start(arguments: list[str], cwd: Path, **environment: str) -> subprocess.Popen[str]:

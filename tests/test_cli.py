@@ -291,7 +291,7 @@ def test_list(in_project: Project) -> None:
     assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1
     assert len(listed) == len(recipes.splitlines())
     trains = "Trains a small T5 1.1 from scratch on English text, in minutes on a laptop"
-    assert listed["recipes.quickstart"] == trains
+    assert listed["recipes.pretrain_text"] == trains
     applied = dict(line.split(maxsplit=1) for line in fiddlers.splitlines())
     assert applied["no_eval"] == "Turns off evaluation during training"
     assert "builders" not in applied

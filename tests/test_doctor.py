@@ -71,4 +71,4 @@ def test_no_devices(
 def test_two_steps_of_training(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     trained = rows(capsys.readouterr().out, "training")
-    assert trained == {"2 steps of recipes.quickstart": "works"}
+    assert trained == {"2 steps of recipes.pretrain_text": "works"}

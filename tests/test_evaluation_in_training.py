@@ -223,7 +223,7 @@ def test_texts_are_decoded_as_t5x_decodes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # T5X's infer_eval calls EncoderDecoderModel.predict_batch: beam_search with num_decodes=1.
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     config.data.files = str(write_pairs(tmp_path))
     config.data.task_feature_lengths = {"inputs": 32, "targets": 10}
     config.evaluator = fdl.Config(InferEvalConfig, num_examples=4)

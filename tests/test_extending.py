@@ -133,7 +133,7 @@ def small(*, own_data: bool = False, **settings: object) -> list[str]:
 
 
 def test_the_page_has_all_parts() -> None:
-    assert [command[0] for command in _COMMANDS].count("recipes.quickstart") >= 5
+    assert [command[0] for command in _COMMANDS].count("recipes.pretrain_text") >= 5
     assert "my_parts.py:my_recipe" in [command[0] for command in _COMMANDS]
 
 
@@ -299,7 +299,7 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_mistakes(setting: str, message: str, folder: Path) -> None:
     changes = [*small(model_dir="bad"), setting]
-    text = run(["recipes.quickstart", "--set", *changes], folder, status=2)
+    text = run(["recipes.pretrain_text", "--set", *changes], folder, status=2)
     assert re.search(message, text), text
     assert "Traceback" not in text
     assert not (folder / "bad").exists()

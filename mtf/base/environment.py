@@ -88,9 +88,12 @@ def resume_command(run_dir: str | AnyPath) -> str:
 
     The paths are quoted for a shell.
     """
-    path = shlex.quote(str(run_dir))
-    trust = f" --trust {path}" if _recorded(run_dir, "own_modules") else ""
-    return f"python -m mtf.run --from {path}{trust}"
+    return f"python -m mtf.run --from {shlex.quote(str(run_dir))}{trust_option(run_dir)}"
+
+
+def trust_option(run_dir: str | AnyPath) -> str:
+    """Returns " --trust RUN_DIR" if the config of a run names the user's modules, otherwise ""."""
+    return f" --trust {shlex.quote(str(run_dir))}" if _recorded(run_dir, "own_modules") else ""
 
 
 def _recorded(run_dir: str | AnyPath, name: str) -> Any:

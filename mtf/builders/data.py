@@ -17,6 +17,7 @@ from mtf.data.settings import (
     TextConfig,
     TextFilesConfig,
 )
+from mtf.data.tasks import dates
 from mtf.data.tasks.text import mc4_subsets as mc4_subsets
 from mtf.data.text.vocabularies import Vocabulary
 
@@ -26,7 +27,7 @@ _LENGTHS = {"inputs": 512, "targets": 128}
 def is_remote(data: fdl.Config) -> bool:
     """Returns whether the data come from the Hugging Face hub or another remote location.
 
-    A mixture is local if it has a cache or reads files or a local mirror.
+    A mixture is local if it has a cache, reads files or a local mirror, or is generated.
     """
     kind = fdl.get_callable(data)
     if kind is TextFilesConfig:
@@ -38,7 +39,8 @@ def is_remote(data: fdl.Config) -> bool:
         return not patterns or any("://" in pattern for pattern in patterns)
     if kind is not TaskMixtureConfig or data.cache_dir is not None:
         return False
-    if data.task is not None and data.task.dataset is None:
+    has_no_dataset = data.task is not None and data.task.dataset is None
+    if has_no_dataset or data.mixture_or_task_name == dates.NAME:
         return False
     return data.loader == "cache" or data.data_dir is None
 

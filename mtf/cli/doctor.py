@@ -49,7 +49,7 @@ import collections, jax
 kinds = collections.Counter(f"{x.device_kind} ({x.platform})" for x in jax.local_devices())
 print(", ".join(f"{number} × {kind}" for kind, number in kinds.items()))
 """
-_TRAIN = "-m mtf.run recipes.quickstart --set train_steps=2 batch_size=64 data.files=text.txt "
+_TRAIN = "-m mtf.run recipes.pretrain_text --set train_steps=2 batch_size=64 data.files=text.txt "
 _TRAIN += "num_samples=0 trainer.eval_period=None data.num_held_out=64 model_dir=run"
 
 
@@ -89,7 +89,7 @@ def _main(options: argparse.Namespace) -> int:
             Path(folder, "text.txt").write_text("".join(lines))
             with waiting("training for two steps"):
                 works, found = _run(_TRAIN.split(), folder)
-        _print("training", {"2 steps of recipes.quickstart": "works" if works else found})
+        _print("training", {"2 steps of recipes.pretrain_text": "works" if works else found})
     return 0 if works else 1
 
 

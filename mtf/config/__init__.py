@@ -5,7 +5,7 @@ from mtf.config.checks import build, find_problems, find_refusals, summarize
 from mtf.config.codegen import as_python
 from mtf.config.lookup import list_recipes, recipe_name, resolve
 from mtf.config.overrides import Override, apply_overrides, try_overrides
-from mtf.config.run_dir import check_resume, load_config, new_run_dir, write_run_dir
+from mtf.config.run_dir import check_resume, load_config, new_run_dir, run_title, write_run_dir
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import as_flat_text, as_history_text, diff, flat_values
 from mtf.config.start import as_checked, check_types, in_run_directory, run, stored
@@ -35,6 +35,7 @@ __all__ = [
     "recipe_name",
     "resolve",
     "run",
+    "run_title",
     "stored",
     "summarize",
     "trust_runs",

@@ -203,6 +203,15 @@ def write_run_dir(
             write_atomically(run_dir / name, text)
 
 
+def run_title(run_dir: AnyPath) -> str:
+    """Returns the name of the recipe of a run or, if a config was run in Python, of its directory.
+
+    This is the name in the first line of config.py.
+    """
+    line = (run_dir / "config.py").read_text(encoding="utf-8").partition("\n")[0]
+    return line.removeprefix('"""The config of ').removesuffix('."""')
+
+
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | AnyPath) -> Iterator[None]:
     """Undoes `write_run_dir` if the `with` body raises UserError before it writes other files."""

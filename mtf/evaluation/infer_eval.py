@@ -81,6 +81,7 @@ class InferenceEvaluator:
       period: number of steps between evaluations.
       num_samples: number of examples per task whose texts are kept in `samples`.
       samples: inputs, target and prediction of each kept example of the last evaluation.
+      scores: what `evaluate` returned last.
     """
 
     held_out: Sequence[HeldOut]
@@ -90,6 +91,7 @@ class InferenceEvaluator:
     period: int
     num_samples: int = 0
     samples: Sequence[Sample] = ()
+    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     _predictor: Predictor | None = None
 
     @property
@@ -122,7 +124,7 @@ class InferenceEvaluator:
             first = each.examples[: self.num_samples]
             texts = [self.vocabulary.decode(e.inputs) for e in first]
             samples += map(Sample.on_lines, texts, targets, predictions)
-        self.samples = samples
+        self.samples, self.scores = samples, found
         return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -23,6 +23,9 @@ from mtf.training.losses import PREFIX
 StepMetrics = Mapping[str, Any]
 # The metrics of one step, with the names "KIND/…/NAME" under which checkpoints store them.
 Measured = dict[str, float]
+
+# A curve with more points has no markers, and a panel with more curves has no legend.
+_MAX_MARKERS, _MAX_LABELS = 40, 10
 
 # The metrics that `summarize` returns for both training and evaluation.
 SUMMARY_METRICS = (
@@ -228,25 +231,63 @@ class _StoreFile:
         self.flush()
 
 
-def plot_loss(run_dir: AnyPath, evaluations: Sequence[str]) -> AnyPath:
-    """Plots the training and evaluation losses per target token in RUN_DIR/loss.png.
+def plot_curves(
+    run_dir: AnyPath, title: str, evaluations: Iterable[str], decoded: Iterable[str]
+) -> AnyPath:
+    """Plots the losses of a run, and below them its metrics of decoded text, in RUN_DIR/loss.png.
+
+    Args:
+      run_dir: the run directory.
+      title: the title of the plot.
+      evaluations: the names of the evaluations that compute the loss.
+      decoded: the names of the tasks whose decoded text is evaluated.
 
     Returns the path of the plot.
     """
-    figure = new_figure(7, 4)
-    axes = figure.add_subplot()
-    for directory in (run_dir / "train", *(run_dir / "training_eval" / e for e in evaluations)):
-        path = directory / "metrics.jsonl"
-        lines = strict_json.read_lines(path) if path.exists() else []
-        if lines:
-            steps = [line["step"] for line in lines]
-            losses = np.array([line["loss_per_target_token"] for line in lines], np.float64)
-            style = "-" if directory.name == "train" else "o-"
-            axes.plot(steps, losses, style, label=directory.name.replace("_", " "), markersize=4)
+    from matplotlib.ticker import MaxNLocator  # Importing Matplotlib is slow.
+
+    folders = {"train": "train"} | {f"evaluation: {x}": f"training_eval/{x}" for x in evaluations}
+    losses = {
+        label: curve
+        for label, folder in folders.items()
+        for name, curve in _curves(run_dir / folder).items()
+        if name == "loss_per_target_token"
+    }
+    scores = {
+        f"{task}: {name}": curve
+        for task in decoded
+        for name, curve in _curves(run_dir / "inference_eval" / task).items()
+    }
+    panels = {"loss (nats per target token)": losses}
+    if scores:
+        panels["metrics of decoded text"] = scores
+    figure = new_figure(7, 1 + 2.5 * len(panels))
+    figure.suptitle(title)
+    all_axes = figure.subplots(len(panels), sharex=True, squeeze=False).flat
+    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
+        for name, (steps, values) in curves.items():
+            # A run of few steps may have a single point. Squares stay visible below circles.
+            marker, size = ("s", 6) if name == "train" else ("o", 4)
+            marker = marker if len(steps) <= _MAX_MARKERS else ""
+            axes.plot(steps, values, label=name, marker=marker, markersize=size)
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        if len(curves) <= _MAX_LABELS:
+            axes.legend(fontsize="small")
     axes.set_xlabel("step")
-    axes.set_ylabel("loss per target token (nats)")
-    axes.grid(alpha=0.3)
-    axes.legend()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     path = run_dir / "loss.png"
     write_figure(figure, path)
     return path
+
+
+def _curves(folder: AnyPath) -> dict[str, tuple[list[int], np.ndarray]]:
+    """Returns a dict that maps the metrics in a folder to their steps and their values."""
+    path = folder / "metrics.jsonl"
+    lines = strict_json.read_lines(path) if path.exists() else []
+    steps = [line.pop("step") for line in lines]
+    return {
+        name: (steps, np.array([line.get(name) for line in lines], np.float64))
+        for name in dict.fromkeys(name for line in lines for name in line)
+    }

@@ -162,7 +162,7 @@ OF_EVIL = [
 
 def hostile() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Contents of config.json and environment.json."""
-    bases = [config_of(f"recipes.{name}") for name in ("quickstart", "t0_eval(checkpoint='x')")]
+    bases = [config_of(f"recipes.{name}") for name in ("pretrain_text", "t0_eval(checkpoint='x')")]
     bases.append(config_of("recipes.infer(checkpoint='x',files='y')"))
     number = itertools.count()
     names = [*OF_EVIL * 4, *OF_MTF * 2, *OF_PYTHON * 2, *of_installed()]
@@ -211,8 +211,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COMMANDS: dict[str, Callable[[], object]] = {
     "--from": lambda: run(["--from", "run", "--dry-run"]),
     "--print": lambda: run(["--from", "run/config.json", "--print", "all"]),
-    "--diff": lambda: run(["recipes.quickstart", "--diff", "run"]),
-    "model_dir": lambda: run(["recipes.quickstart", "--set", "model_dir=run", "--dry-run"]),
+    "--diff": lambda: run(["recipes.pretrain_text", "--diff", "run"]),
+    "model_dir": lambda: run(["recipes.pretrain_text", "--set", "model_dir=run", "--dry-run"]),
     "recipe": lambda: run(["recipes.infer(checkpoint='run',files='text.txt')", "--dry-run"]),
     "fine-tuning": lambda: run(
         ["recipes.continue_pretraining(checkpoint='run')", "--print", "flat"]
@@ -253,7 +253,7 @@ CASES.append(("mtf.base.environment", "subprocess.getoutput"))
 
 @pytest.mark.parametrize("name", CASES)
 def test_code_from_elsewhere_is_not_run(project: Path, name: Name) -> None:
-    config = with_class(config_of("recipes.quickstart"), 0, name)
+    config = with_class(config_of("recipes.pretrain_text"), 0, name)
     environment = {"working_directory": str(project / "elsewhere")}
     for text in assert_harmless(project, config, environment, BY_DEFAULT):
         assert "run/config.json names " + name[0] in text
@@ -261,7 +261,7 @@ def test_code_from_elsewhere_is_not_run(project: Path, name: Name) -> None:
 
 
 def test_trust_in_python(project: Path) -> None:
-    config = with_class(config_of("recipes.quickstart"), 0, ("evil", "Meta"))
+    config = with_class(config_of("recipes.pretrain_text"), 0, ("evil", "Meta"))
     assert_harmless(project, config, {}, ["mtf.load"])
     with contextlib.suppress(Exception):  # What it names is no setting of mtf.
         mtf.load("run", trust=True)
@@ -279,7 +279,7 @@ def test_a_cache_names_no_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_own_functions_of_a_named_module(project: Path) -> None:
     """What a module imports is not its own."""
     allowed.name_module("evil")
-    run = config_of("recipes.quickstart")
+    run = config_of("recipes.pretrain_text")
     for name, is_allowed in (
         ("run", True),
         ("record", True),
@@ -309,11 +309,11 @@ def test_hostile_runs(project: Path) -> None:
     [
         ["mtf.run", "--from", "run", "--print", "flat"],
         ["mtf.convert", "run", "out", "--to", "hf", "--no-verify"],
-        ["mtf.run", "recipes.quickstart", "--set", "model_dir=run", "--dry-run"],
+        ["mtf.run", "recipes.pretrain_text", "--set", "model_dir=run", "--dry-run"],
     ],
 )
 def test_only_trust_imports_a_module(project: Path, command: list[str]) -> None:
-    config = with_class(config_of("recipes.quickstart"), 0, ("evil", "run"))
+    config = with_class(config_of("recipes.pretrain_text"), 0, ("evil", "run"))
     (project / "run" / "config.json").write_text(json.dumps(config))
     (project / "run" / "environment.json").write_text('{"working_directory": "elsewhere"}')
 

@@ -53,7 +53,7 @@ def test_recipes_of_the_user(tmp_path: Path, file: str, recipe: str) -> None:
     status, _, err = _run(tmp_path, "mtf.run", "--from", "run")
     assert (status, "--trust run" in err) == (2, True)
     assert _run(tmp_path, "mtf.run", "--from", "run", "--trust", "run") == (0, "Mine 3\n", "")
-    status, out, err = _run(tmp_path, "mtf.run", "recipes.quickstart", "--print", "flat")
+    status, out, err = _run(tmp_path, "mtf.run", "recipes.pretrain_text", "--print", "flat")
     if file == "recipes.py":
         assert (status, out) == (2, "")
         assert f"{tmp_path / file} hides mtf's package recipes; rename the file" in err

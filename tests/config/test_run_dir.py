@@ -188,7 +188,7 @@ def test_a_run_that_wrote_something_stays(tmp_path: Path) -> None:
 OLD_RUNS = Path(__file__).parent / "old_runs"
 
 
-@pytest.mark.parametrize("recipe", ["quickstart", "t0pp_xxl", "mt5_lm_adapt"])
+@pytest.mark.parametrize("recipe", ["pretrain_text", "t0pp_xxl", "mt5_lm_adapt"])
 def test_an_old_run_of_a_recipe_is_a_new_one(recipe: str) -> None:
     old = config_lib.load_config(OLD_RUNS / f"{recipe}.json")
     new = getattr(recipes, recipe)()
@@ -225,7 +225,7 @@ def test_every_component_is_found() -> None:
 
 def test_functions_of_private_modules_have_the_names_that_users_import() -> None:
     """Earlier versions stored `optax._src.alias`, which optax may move at any time."""
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     schedule = fdl.Config(optax.linear_schedule, 1.0, 0.0, 10)
     config.optimizer = fdl.Config(optax.lion, schedule)
     text = config_lib.dump_json(config)

@@ -25,7 +25,7 @@ def write_checkpoint(folder: Path, **sizes: Any) -> Path:
 
 
 def write_run(folder: Path, step: int = 7, **settings: Any) -> Path:
-    """Writes a run of recipes.quickstart with one checkpoint; settings have `__` for dots."""
+    """Writes a run of recipes.pretrain_text with one checkpoint; settings have `__` for dots."""
     parameters = writers.random_parameters(**SIZES, seed=2)
     writers.write_orbax(folder / "checkpoints", parameters, step)
     values = {
@@ -37,7 +37,7 @@ def write_run(folder: Path, step: int = 7, **settings: Any) -> Path:
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
     overrides = [config_lib.Override("set", f"{name}={value!r}") for name, value in values.items()]
-    config = config_lib.apply_overrides(recipes.quickstart(), overrides)
+    config = config_lib.apply_overrides(recipes.pretrain_text(), overrides)
     config_lib.write_run_dir(folder, config, "command")
     return folder
 

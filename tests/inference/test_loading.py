@@ -226,7 +226,7 @@ def test_a_tensor_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_training_starts_from_a_hugging_face_directory(tmp_path: Path) -> None:
     hf = models.write_huggingface(tmp_path, "--vocabulary", "byt5")
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     network = config.model.network
     network.emb_dim, network.mlp_dim, network.num_heads, network.head_dim = 32, 48, 3, 8
     network.num_decoder_layers = 1

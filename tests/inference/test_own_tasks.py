@@ -41,7 +41,7 @@ def test_a_run_on_a_custom_task_is_loaded_and_resumed_from_elsewhere(
     settings |= {"trainer.eval_period": None, "trainer.stats_period": 1}
     arguments = [f"{name}={value}" for name, value in settings.items()]
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    small.run(["recipes.quickstart", "--set", data, *arguments], tmp_path)
+    small.run(["recipes.pretrain_text", "--set", data, *arguments], tmp_path)
 
     # Loaded from another directory, as in a process that has not imported the module.
     def forget() -> None:

@@ -43,9 +43,9 @@ def described(config: fdl.Config, **settings: Any) -> Description:
 
 
 def tiny(**settings: Any) -> Description:
-    """The description of a quickstart with `NETWORK`."""
+    """The description of a pretrain_text with `NETWORK`."""
     network = {f"model__network__{name}": value for name, value in NETWORK.items()}
-    return described(recipes.quickstart(), **{**network, **settings})
+    return described(recipes.pretrain_text(), **{**network, **settings})
 
 
 def cached(cache_dir: Path, name: str = NAME, **settings: Any) -> Description:
@@ -55,7 +55,7 @@ def cached(cache_dir: Path, name: str = NAME, **settings: Any) -> Description:
         "vocabulary=@mtf.data.ByteVocabulary(), "
         "task_feature_lengths={'inputs': 64, 'targets': 32})"
     )
-    return described(recipes.quickstart(), data=data, **settings)
+    return described(recipes.pretrain_text(), data=data, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ def test_files_are_found_but_not_read(tmp_path: Path) -> None:
 )
 def test_columns_are_compared_with_the_first_record(tmp_path: Path, inputs: str, says: str) -> None:
     (tmp_path / "news.tsv").write_text("article\tsummary\na long text\ta text\n")
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     config.data = builders.data.files(
         {"train": str(tmp_path / "news.tsv")},
         inputs="article",

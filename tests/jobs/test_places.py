@@ -24,7 +24,7 @@ from tests.inference import models
 
 def _config(*overrides: str) -> fdl.Config[Train]:
     return apply_overrides(
-        recipes.quickstart(), ["data.files=text.txt", "model_dir=runs/one", *overrides]
+        recipes.pretrain_text(), ["data.files=text.txt", "model_dir=runs/one", *overrides]
     )
 
 

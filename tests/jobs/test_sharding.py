@@ -37,7 +37,7 @@ def test_devices_and_a_large_parameter_that_is_not_split(
 ) -> None:
     mesh = ["partitioner.num_partitions=4", "partitioner.fsdp=2"]
     odd = ["model.network.vocab_size=385", "model.network.emb_dim=257"]
-    command = ["recipes.quickstart", "--devices", "16", "--set", *mesh]
+    command = ["recipes.pretrain_text", "--devices", "16", "--set", *mesh]
     lines = shown(capsys, *command, "model.network.emb_dim=256")
     assert lines[-1].startswith("16 devices (data 2 × fsdp 2 × model 4)")
     assert row(lines, "token_embedder/embedding")[3] == "model, fsdp"
@@ -57,13 +57,13 @@ def test_devices_and_a_large_parameter_that_is_not_split(
     [
         (["recipes.infer", "--print", "sharding"], "--print sharding needs a training run"),
         (
-            ["recipes.quickstart", "--devices", "8"],
+            ["recipes.pretrain_text", "--devices", "8"],
             "--devices can be used only with --print sharding",
         ),
-        (["recipes.quickstart", "--print", "sharding", "--devices", "0"], "expected at least 1"),
+        (["recipes.pretrain_text", "--print", "sharding", "--devices", "0"], "expected at least 1"),
         (
             [
-                *("recipes.quickstart", "--print", "sharding", "--devices", "8", "--set"),
+                *("recipes.pretrain_text", "--print", "sharding", "--devices", "8", "--set"),
                 "partitioner.num_partitions=3",
             ],
             "a multiple of fsdp × num_partitions = 1 × 3 = 3 devices, but there are 8",

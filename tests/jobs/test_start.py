@@ -28,7 +28,7 @@ _SCHEDULE = ScheduleConfig(factors="constant", base_learning_rate=1e-3)
 
 
 def _config(folder: Path, **settings: Any) -> fdl.Config[Train]:
-    """A tiny quickstart whose network no tensor tells: silu, and its own dropout."""
+    """A tiny pretrain_text whose network no tensor tells: silu, and its own dropout."""
     values = {
         **small.SETTINGS,
         "data.files": str(folder / "text.txt"),
@@ -40,7 +40,7 @@ def _config(folder: Path, **settings: Any) -> fdl.Config[Train]:
         **settings,
     }
     overrides = [f"{name}={value}" for name, value in values.items()]
-    return config_lib.apply_overrides(recipes.quickstart(), overrides)
+    return config_lib.apply_overrides(recipes.pretrain_text(), overrides)
 
 
 @pytest.fixture(scope="module")

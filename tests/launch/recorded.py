@@ -66,7 +66,7 @@ def _record(folder: Path, first_step: int) -> None:
 def from_step(first_step: int, folder: str) -> fdl.Config[Train]:
     """A run whose batches are stored in the folder."""
     _record(Path(folder), first_step)
-    return recipes.quickstart()
+    return recipes.pretrain_text()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def meshes(text: str, names: tuple[str, ...] = tuple(MESHES), steps: int = 3) ->
     for name in names:
         settings = small.arguments(text, train_steps=steps, model_dir=name)[2:]
         overrides = [Override("set", setting) for setting in settings]
-        config, problems = try_overrides(recipes.quickstart(), overrides)
+        config, problems = try_overrides(recipes.pretrain_text(), overrides)
         assert not problems, problems
         for field, value in MESHES[name].items():
             setattr(config.partitioner, field, value)

@@ -37,7 +37,7 @@ def _with(wait: Callable[[int], None]) -> fdl.Config[Train]:
         return _Late(_make_train_iterator(*args, **kwargs), wait)
 
     loaders.make_train_iterator = make  # type: ignore[assignment]
-    return recipes.quickstart()
+    return recipes.pretrain_text()
 
 
 def waits_forever(process: int) -> fdl.Config[Train]:

@@ -82,7 +82,7 @@ import recipes
 
 
 def tiny():
-    config = recipes.quickstart(train_steps=2)
+    config = recipes.pretrain_text(train_steps=2)
     config.model.network.num_encoder_layers = config.model.network.num_decoder_layers = 1
     config.batch_size = 4
     return config

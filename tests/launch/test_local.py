@@ -80,7 +80,7 @@ def losses(run_dir: Path) -> list[float]:
 
 
 def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--", "recipes.quickstart", "--set", "data.files=two words.txt"]
+    command = ["--", "recipes.pretrain_text", "--set", "data.files=two words.txt"]
     options = ["--processes", "2", "--devices-per-process", "4", "--dry-run"]
     assert main(["local", *options, *command]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -88,7 +88,7 @@ def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None
     for index, line in enumerate(lines):
         assert f"MTF_PROCESS_COUNT=2 MTF_PROCESS_INDEX={index}" in line
         assert "JAX_NUM_CPU_DEVICES=4" in line
-        assert "-m mtf.run recipes.quickstart --set 'data.files=two words.txt'" in line
+        assert "-m mtf.run recipes.pretrain_text --set 'data.files=two words.txt'" in line
     assert len({line.split()[0] for line in lines}) == 1, "both have the same address"
 
 
@@ -96,7 +96,10 @@ def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (["local", "--processes", "2"], "No recipe was given. Pass a recipe after --"),
-        (["local", "--processes", "0", "--", "recipes.quickstart"], "--processes is 0; expected"),
+        (
+            ["local", "--processes", "0", "--", "recipes.pretrain_text"],
+            "--processes is 0; expected",
+        ),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +113,7 @@ def test_the_new_run_directory_is_one(tmp_path: Path) -> None:
     output = run(tmp_path, 2, 1, *small.arguments(small.write_text(tmp_path), **settings))
     run_dirs = list((tmp_path / "runs").iterdir())
     assert len(run_dirs) == 1
-    assert "mtf.run recipes.quickstart" in (run_dirs[0] / "overrides.txt").read_text()
+    assert "mtf.run recipes.pretrain_text" in (run_dirs[0] / "overrides.txt").read_text()
     assert len(losses(run_dirs[0])) == 2
     # Only the first process reports.
     assert len(re.findall(r"^run directory", output, re.MULTILINE)) == 1
@@ -429,7 +432,12 @@ def launch_own(
         "model_dir": to,
         "train_steps": steps,
     }
-    command = ["recipes.quickstart", "--set", *(f"{n}={value}" for n, value in own.items()), *more]
+    command = [
+        "recipes.pretrain_text",
+        "--set",
+        *(f"{n}={value}" for n, value in own.items()),
+        *more,
+    ]
     # All processes refuse. The status of one that first hears of another's refusal is 1.
     return run(cwd, processes, devices, *command, statuses=(1, 2) if refused else (0,))
 

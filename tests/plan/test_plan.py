@@ -22,7 +22,7 @@ from mtf.partitioning.chips import chip_of
 from tests.small import SETTINGS
 
 TINY = ["--set", *(f"{name}={value!r}" for name, value in SETTINGS.items() if name != "optimizer")]
-RECIPE = "recipes.quickstart(files='*.txt')"
+RECIPE = "recipes.pretrain_text(files='*.txt')"
 
 needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="libtpu is not installed (mtf-jax[tpu])"

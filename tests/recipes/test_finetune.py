@@ -382,7 +382,7 @@ def test_a_run_ends_with_the_best_checkpoint_and_its_export(
     said = small.run([recipe, "--set", "model_dir=run"], folder)
     assert "nothing is evaluated" not in said
     assert "\nended early    inference_eval/files/accuracy has not improved since step 2 " in said
-    assert len(re.findall(r"^predicted  ", said, re.MULTILINE)) == 3
+    assert len(re.findall(r" → .* [✓✗]", said)) == 3
     # Of equal checkpoints, the latest is the best.
     best = (folder / "run" / "checkpoints" / "checkpoint_6").resolve()
     assert f"\nexport         python -m mtf.convert {best} run/hf --to hf\n" in said

@@ -136,9 +136,10 @@ def test_any_recipe_becomes_small(name: str) -> None:
     assert job.optimizer == before.optimizer
     # It needs no network.
     data = job.data
-    assert isinstance(data, TextFilesConfig)
-    files = getattr(before.data, "files", None)
-    assert data.files == (None if "hf://" in str(files) else files)
+    if name != "quickstart":  # Its data are generated.
+        assert isinstance(data, TextFilesConfig)
+        files = getattr(before.data, "files", None)
+        assert data.files == (None if "hf://" in str(files) else files)
     assert "://" not in getattr(data.vocabulary, "path", "")
     if isinstance(before.data, HubStreamConfig):
         assert data.objective == before.data.objective

@@ -87,6 +87,7 @@ def _given(vocabulary: str, checkpoint: str, mixture: str | None, arguments: str
 _C4 = Run(T5, streamed="en/c4-train")
 TRAINED = {
     "quickstart": Run(),
+    "pretrain_text": Run(),
     **{f"t5_1_1_{size}_c4": _C4 for size in ("small", "base", "large", "xl", "xxl")},
     "t5_1_1_finetune": Run(T5, "t5_1_1_small"),
     "finetune": _given(T5, "t5_1_1_small", None, ", train='train.tsv', vocabulary='t5'"),

@@ -41,11 +41,15 @@ INFER = "recipes.infer(checkpoint='run', files='texts.txt')"
 
 # A command's module, its recipe or first arguments, and what is set.
 COMMANDS = (
-    ("run", "recipes.quickstart", "train_steps=50 trainer.stats_period=1 model_dir=run " + NETWORK),
+    (
+        "run",
+        "recipes.pretrain_text",
+        "train_steps=50 trainer.stats_period=1 model_dir=run " + NETWORK,
+    ),
     ("run", "--from run", "train_steps=60"),
     (
         "run",
-        "recipes.quickstart(files='pairs.tsv')",
+        "recipes.pretrain_text(files='pairs.tsv')",
         "model_dir=pairs data.pack=False model.network.scan_layers=True " + NETWORK + SHORT,
     ),
     (
@@ -61,13 +65,13 @@ COMMANDS = (
     ),
     (
         "run",
-        "recipes.quickstart(files='pairs.tsv')",
+        "recipes.pretrain_text(files='pairs.tsv')",
         "evaluator=@mtf.evaluation.InferEvalConfig(period=4,num_examples=8) "
         "model_dir=packed data.pack=True " + NETWORK + SHORT,
     ),
     (
         "run",
-        "recipes.quickstart(files='a.txt')",
+        "recipes.pretrain_text(files='a.txt')",
         "data.objective=@mtf.data.BertStyle model_dir=bert "
         + NETWORK
         + SHORT
@@ -75,7 +79,7 @@ COMMANDS = (
     ),
     (
         "run",
-        "recipes.quickstart(files='a.txt')",
+        "recipes.pretrain_text(files='a.txt')",
         "data.objective=@mtf.data.IidDenoising model_dir=iid "
         + NETWORK
         + SHORT
@@ -83,7 +87,7 @@ COMMANDS = (
     ),
     (
         "run",
-        "recipes.quickstart",
+        "recipes.pretrain_text",
         "data=@mtf.data.HubStreamConfig(dataset=text,num_streams=2,"
         "vocabulary=@mtf.data.ByteVocabulary,eval_documents=8,window_documents=16,"
         "task_feature_lengths={'inputs':64,'targets':32}) model_dir=stream "

@@ -17,7 +17,7 @@ needs_t5x = pytest.mark.skipif(T5X_MISSING, reason="T5X is not installed (docs/t
 
 
 def test_a_comparison_of_configs_of_mtf_takes_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes.quickstart", "--engine", "t5x", "--diff=recipes.quickstart"]) == 2
+    assert main(["recipes.pretrain_text", "--engine", "t5x", "--diff=recipes.pretrain_text"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "--diff shows mtf's config of a recipe" in shown.err
@@ -29,7 +29,7 @@ def test_a_mistake_in_the_data_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.md").write_text("words\n")
-    command = ["recipes.quickstart", "--set", "data.files=text.md", "model_dir=runs/new"]
+    command = ["recipes.pretrain_text", "--set", "data.files=text.md", "model_dir=runs/new"]
     assert main([*command, "--engine", "t5x"]) == 2
     assert "data.files: text.md has an unknown suffix" in capsys.readouterr().err
     assert not Path("runs").exists()
@@ -71,7 +71,7 @@ def test_the_printed_config_names_absolute_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["recipes.quickstart", "--engine", "t5x", "--print", "python"]) == 0
+    assert main(["recipes.pretrain_text", "--engine", "t5x", "--print", "python"]) == 0
     found = re.search(r"model_dir=['\"](.*?)['\"]", capsys.readouterr().out)
     assert found is not None
-    assert found[1] == str(tmp_path / "runs" / "quickstart-t5x")
+    assert found[1] == str(tmp_path / "runs" / "pretrain_text-t5x")

@@ -76,7 +76,7 @@ def test_every_recipe_lowers_and_has_our_parameters(name: str) -> None:
 )
 def test_what_t5x_cannot_express_is_refused(override: str, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
-        mtf.t5x.lower(config_lib.apply_overrides(recipes.quickstart(), [override]))
+        mtf.t5x.lower(config_lib.apply_overrides(recipes.pretrain_text(), [override]))
 
 
 @pytest.mark.parametrize("form", ["mesh", "scanned", "huggingface"])
@@ -97,7 +97,7 @@ def test_starts_of_other_forms_are_refused(form: str, tmp_path: Path) -> None:
 
 
 def test_all_refusals_are_in_one_message() -> None:
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     config.partitioner.fsdp = 2
     config.trainer.skip_nonfinite_updates = True
     config.checkpoint.save.dtype = "bfloat16"
@@ -109,7 +109,7 @@ def test_all_refusals_are_in_one_message() -> None:
 def test_every_refused_path_exists() -> None:
     known = {
         re.sub(r"\[\d+\]", "", path)
-        for name in ("quickstart", "t5_1_1_finetune", "t0pp_xxl")
+        for name in ("pretrain_text", "t5_1_1_finetune", "t0pp_xxl")
         for path in config_lib.tree.known_paths(config_lib.complete(getattr(recipes, name)()))
     }
     assert {refusal.path for refusal in unsupported.REFUSALS["Train"]} <= known

@@ -51,7 +51,7 @@ def write_files(title: str) -> None:
 
 def run(command: list[str]) -> None:
     _, _, module, *arguments = [word for word in command if word != "data"]
-    if arguments[0] == "recipes.quickstart":
+    if arguments[0] == "recipes.pretrain_text":
         sizes = {**NETWORK, "train_steps": 2, "batch_size": 4, "num_samples": 0}
         sizes |= {"trainer.stats_period": 1, "trainer.eval_period": 2, "trainer.eval_steps": 1}
         arguments += [f"{name}={value}" for name, value in sizes.items()]

@@ -182,7 +182,7 @@ def test_each_evaluation_that_decodes_sends_samples(folder: Path) -> None:
     printed = run(command, folder)
     found = [call[1:] for call in calls(folder / "decodes.log") if call[0] == "samples"]
     assert [(step, len(samples)) for step, samples in found] == [(2, 2), (4, 2)]
-    # At the end, the run decodes them once more, and prints them.
+    # At the end, the run prints those of its last evaluation.
     shown = re.findall(
         r"^input      (.*)\ntrue       (.*)\npredicted  (.*)$", printed, re.MULTILINE
     )

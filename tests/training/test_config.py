@@ -27,11 +27,11 @@ def adamw(**fields: Any) -> AdamWConfig:
 
 
 def model(**fields: Any) -> ModelConfig:
-    return ModelConfig(fdl.build(recipes.quickstart()).model.network, **fields)
+    return ModelConfig(fdl.build(recipes.pretrain_text()).model.network, **fields)
 
 
 def job(**fields: Any) -> Any:
-    config = recipes.quickstart()
+    config = recipes.pretrain_text()
     for name, value in fields.items():
         setattr(config, name, value)
     return fdl.build(config)

@@ -13,18 +13,18 @@ import fiddle as fdl
 import jax
 
 from mtf.data import HubStreamConfig
-from recipes import quickstart
+from recipes import pretrain_text
 
 NUM_DEVICES = 4
 
 
 def main() -> None:
-    """Trains a tiny quickstart on this process's part of four devices."""
+    """Trains a tiny pretrain_text on this process's part of four devices."""
     process, num_processes, port, steps = (int(sys.argv[i]) for i in (1, 2, 3, 5))
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES // num_processes)
     if num_processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", num_processes, process)
-    config = quickstart(train_steps=steps, batch_size=8)
+    config = pretrain_text(train_steps=steps, batch_size=8)
     network = config.model.network
     network.num_encoder_layers = network.num_decoder_layers = 1
     network.emb_dim, network.mlp_dim, network.num_heads, network.head_dim = 32, 64, 2, 16

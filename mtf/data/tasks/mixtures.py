@@ -10,7 +10,7 @@ from typing import cast
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.datasets import DataDir, Rows, open_all
-from mtf.data.tasks import registry, t0, text, translation
+from mtf.data.tasks import dates, registry, t0, text, translation
 from mtf.data.tasks.prompted import SCORE_EVAL, PromptedTask, task_name
 from mtf.data.tasks.prompts.templates import Templates, load_templates
 from mtf.data.tasks.task import Task, VocabularyName, table
@@ -218,7 +218,7 @@ def split_available(
 
 @functools.cache
 def _unprompted() -> dict[str, Task]:
-    return {**text.text_tasks(), **translation.translation_tasks()}
+    return {**text.text_tasks(), **translation.translation_tasks(), **dates.dates_tasks()}
 
 
 def _prompted(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from mtf.base.environment import resume_command
+from mtf.base.environment import resume_command, trust_option
 from mtf.base.progress import Progress, count
 from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations
+from mtf.config import run_title
 from mtf.data.tasks.missing import describe_missing
+from mtf.evaluation.infer_eval import InferenceEvaluator
 from mtf.jobs.train.settings import Train
 from mtf.models.t5 import num_parameters
 from mtf.storage import AnyPath
 from mtf.training.flops import peak_flops
-from mtf.training.metrics import plot_loss
+from mtf.training.metrics import plot_curves
 from mtf.training.trackers import Sample
 from mtf.training.trainer import Trainer
+
+# A sample with more characters is printed as a block, and a longer input is cut in a command.
+_MAX_LINE, _MAX_INPUT = 90, 60
 
 
 def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
@@ -95,25 +101,53 @@ def print_end(
     run_dir: AnyPath,
     step: int,
     samples: Sequence[Sample],
-    evaluations: Sequence[str],
+    evaluations: Iterable[str],
+    evaluator: InferenceEvaluator | None,
     best: tuple[AnyPath, float] | None,
 ) -> None:
-    """Prints samples, where the results are, and how to export them; writes loss.png.
+    """Prints samples, where the results are, and commands that use them; writes loss.png.
 
     `best` is the best checkpoint with its metric, if the run monitors one.
     """
     if jax.process_index() != 0:
         return
-    plot = plot_loss(run_dir, evaluations)
-    for sample in samples:
-        print(f"input      {sample.input}\ntrue       {sample.true}")
-        print(f"predicted  {sample.predicted}\n")
+    decoded = () if evaluator is None else evaluator.names
+    plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
+    print(samples_text(samples, is_compared=evaluator is not None), end="")
+    if evaluator is not None:
+        for each in evaluator.held_out:
+            if (accuracy := evaluator.scores.get(each.name, {}).get("accuracy")) is not None:
+                number = f"{len(each.examples):,} held-out examples"
+                print(f"exact match    {accuracy:.1f}% of {number} ({each.name})")
     print(f"run directory  {run_dir}\nloss curve     {plot}")
     if step < job.train_steps:
         print(f"ended early    {job.early_stopping(step)}")
-    exported: AnyPath = run_dir
+    used: AnyPath = run_dir
     if best is not None:
-        metric, exported = job.checkpoint.save.metric_name_to_monitor, best[0]
+        metric, used = job.checkpoint.save.metric_name_to_monitor, best[0]
         print(f"best           {best[0]} ({metric} {best[1]:.4g})")
-    paths = shlex.join([str(exported), f"{run_dir}/hf"])
-    print(f"export         python -m mtf.convert {paths} --to hf", flush=True)
+    trust = trust_option(run_dir)
+    if samples:
+        arguments = json.dumps(str(used)) + (", trust=True" if trust else "")
+        text = json.dumps(samples[0].input[:_MAX_INPUT], ensure_ascii=False)
+        code = f"import mtf; print(mtf.load({arguments}).generate({text}))"
+        print(f"predict        python -c {shlex.quote(code)}")
+    paths = shlex.join([str(used), f"{run_dir}/hf"])
+    print(f"export         python -m mtf.convert {paths} --to hf{trust}", flush=True)
+
+
+def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:
+    """Returns short samples that are compared with their targets as lines, others as blocks."""
+    is_short = all(len("".join(sample)) <= _MAX_LINE for sample in samples)
+    if samples and is_compared and is_short:
+        width = max(len(sample.input) for sample in samples)
+        lines = (
+            f"{sample.input:<{width}} → {sample.predicted} "
+            + ("✓\n" if sample.predicted == sample.true else f"✗ ({sample.true})\n")
+            for sample in samples
+        )
+        return "".join(lines) + "\n"
+    return "".join(
+        f"input      {sample.input}\ntrue       {sample.true}\npredicted  {sample.predicted}\n\n"
+        for sample in samples
+    )

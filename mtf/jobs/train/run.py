@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -136,11 +136,15 @@ def _train(
         if stopped is not None:
             report.print_stopped(progress, job, run_dir, step, stopped)
         else:
-            with waiting("predicting samples", shown=jax.process_index() == 0):
-                samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
-            if samples and evaluator is None:  # The evaluator logs its own samples.
-                tracking.log_samples(step, samples)
-            report.print_end(job, run_dir, step, samples, list(evaluations), best)
+            samples: Sequence[Sample]
+            if evaluator is None:
+                with waiting("predicting samples", shown=jax.process_index() == 0):
+                    samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
+                if samples:
+                    tracking.log_samples(step, samples)
+            else:  # It has decoded and logged as many samples of each task, one task after another.
+                samples = evaluator.samples[:: len(evaluator.names)]
+            report.print_end(job, run_dir, step, samples, evaluations, evaluator, best)
         tracking.end(end)
     return train_result(run_dir, step, stopped)
 
