@@ -219,7 +219,7 @@ def test_a_signal_to_all_processes_of_a_cache_while_workers_start(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """A terminal sends Ctrl-C to all of them."""
-    (tmp_path / "asked.jsonl").write_text('{"question": "?", "answer": "!"}\n' * 8)
+    (tmp_path / "asked.jsonl").write_text('{"question": "?", "answer": "!"}\n' * 100_000)
     command = ["-m", "mtf.cache", "asked", "--files", "train=asked.jsonl", "--output", "cache"]
     command += ["--inputs", "{{question}}", "--targets", "{{answer}}", "--vocabulary", "byt5"]
     with small.hearing_ctrl_c():

@@ -465,8 +465,10 @@ def _write_apart(works: Sequence[ShardWork], num_workers: int) -> _Steps:
             f"were kept; run the command again with --num-workers less than {num_workers}"
         ) from error
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        if any(not future.done() for future in futures):
+        is_cut_short = any(not future.done() for future in futures)
+        # A worker that is still starting prints a traceback if its parent ends first.
+        executor.shutdown(wait=not is_cut_short, cancel_futures=True)
+        if is_cut_short:
             # After a failure or an interruption, the next call will write incomplete shards again.
             for process in multiprocessing.active_children():
                 process.kill()
