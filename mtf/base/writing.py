@@ -194,10 +194,9 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
 
 def store_failed(error: BaseException, path: AnyPath) -> bool:
     """Returns whether the store of a path did not answer, so that it should not be asked again."""
-    bucket = "/".join(str(path).split("/")[:3])
     found = [each for each in with_causes(error) if isinstance(each, StorageError)]
     silent = [each for each in found if each.kind == "network"]
-    return is_remote(path) and any(f"{x.filename}/".startswith(f"{bucket}/") for x in silent)
+    return is_remote(path) and any(why_not_written(each, path) for each in silent)
 
 
 def files_deleted(error: BaseException, directory: AnyPath) -> bool:
