@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def submodules(package: str, *names: str) -> Callable[[str], ModuleType]:
-    """Returns a `__getattr__` of a package that imports its modules `names`, which import JAX."""
+    """Returns a `__getattr__` of a package that imports its modules `names` on first use."""
 
     def getattr_(name: str) -> ModuleType:
         if name not in names:

@@ -125,11 +125,13 @@ def write_atomically(file: AnyPath, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def restored_on_refusal(file: AnyPath) -> Iterator[None]:
-    """Restores a file, or its absence, if the block raises a UserError."""
+    """Restores a file, or its absence, if the block raises a UserError and its store answers."""
     before = file.read_bytes() if file.is_file() else None
     try:
         yield
-    except UserError:
+    except UserError as error:
+        if store_failed(error, file):
+            raise
         with contextlib.suppress(OSError):
             if before is not None:
                 write_atomically(file, before)
@@ -190,6 +192,13 @@ def write_failure(error: BaseException, directory: AnyPath) -> str | None:
             if os.strerror(number) in text and is_here:
                 return os.strerror(number) + (f" ({os.fsdecode(file)})" if file else "")
     return None
+
+
+def store_failed(error: BaseException, path: AnyPath) -> bool:
+    """Returns whether the store of a path did not answer, so that it should not be asked again."""
+    found = [each for each in with_causes(error) if isinstance(each, StorageError)]
+    silent = [each for each in found if each.kind == "network"]
+    return is_remote(path) and any(why_not_written(each, path) for each in silent)
 
 
 def files_deleted(error: BaseException, directory: AnyPath) -> bool:

@@ -21,6 +21,7 @@ from mtf.base.writing import (
     T5X_CONFIG_FILE,
     TEMPORARY,
     os_errors_refused,
+    store_failed,
     write_atomically,
 )
 from mtf.config import codegen, paths, provenance, serialize, show, tree
@@ -214,7 +215,10 @@ def run_title(run_dir: AnyPath) -> str:
 
 @contextlib.contextmanager
 def undone_on_refusal(run_dir: str | AnyPath) -> Iterator[None]:
-    """Undoes `write_run_dir` if the `with` body raises UserError before it writes other files."""
+    """Undoes `write_run_dir` if the `with` body raises UserError before it writes other files.
+
+    Does nothing if the store of the directory did not answer.
+    """
     run_dir = as_path(run_dir)
     # Remote directories need not be created.
     folders = (run_dir, *(() if is_remote(run_dir) else run_dir.parents))
@@ -223,8 +227,8 @@ def undone_on_refusal(run_dir: str | AnyPath) -> Iterator[None]:
     others = set() if made else set(run_dir.iterdir()) - set(before)
     try:
         yield
-    except UserError:
-        if not run_dir.is_dir():
+    except UserError as error:
+        if store_failed(error, run_dir) or not run_dir.is_dir():
             raise
         new: list[AnyPath] = [*run_dir.iterdir()]
         new = [path for path in new if path not in {*_own_files(run_dir), *others}]

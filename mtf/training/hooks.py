@@ -5,7 +5,7 @@ hooks that are due run, the loop waits until the step is computed. The next step
 of the state, so a hook must not keep them. `phase` is what `mtf status` shows in the meantime.
 
 To do something else every N steps, add a class with `phase`, `is_due` and `run` to `Hook`, and list
-it in `TrainLoop.run`. Its time counts as that of the steps, except within `Meter.pause`.
+it in `TrainLoop.run`. The reported time per step includes it, unless it uses `Meter.pause`.
 """
 
 from __future__ import annotations

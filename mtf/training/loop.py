@@ -157,7 +157,7 @@ class TrainLoop:
             with waiting("saving", shown=not self.progress.quiet):
                 self.checkpoints.wait()
         self._enter("finishing", step)
-        if jax.process_count() == 1:  # Several processes no longer agree on signals.
+        if jax.process_count() == 1:  # Several processes agree on signals only in steps.
             is_stopped = self._stop_requested()
         return state, (self.interrupts.requested or ANOTHER_SIGNAL) if is_stopped else None
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from mtf.cli import status
+from mtf.cli.launch import local
 from mtf.cli.launch.command import main
 from tests import small
 from tests.launch import recorded, slow_data
@@ -105,6 +106,16 @@ def test_dry_run_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_process_fails_while_process_0_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "_SECONDS_TO_END", 0)
+    processes = [subprocess.Popen([*each], text=True) for each in (("sleep", "60"), ("false",))]
+    assert local._wait(processes, local._Forwarded()) == 1
+    assert processes[0].returncode == -signal.SIGKILL
+    assert capsys.readouterr().err == "mtf launch: process 1 of 2 ended with status 1\n"
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def _wait(processes: Sequence[subprocess.Popen[str]], interrupts: _Forwarded) ->
     deadline, running = float("inf"), True
     while running:
         time.sleep(0.1)
-        running = any(process.poll() is None for process in processes)
+        running = None in [process.poll() for process in processes]  # Poll all of them.
         while interrupts.received:
             _signal(processes, interrupts.received.pop(0))
         if failed is None and (failed := _failed(processes)) is not None:
