@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from traceback import walk_tb
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -123,10 +124,14 @@ def why_not_written(error: BaseException, path: object) -> str | None:
     url = urlsplit(str(path))
     if isinstance(error, StorageError):
         return error.strerror if urlsplit(error.filename).netloc == url.netloc else None
-    library = type(error).__module__.partition(".")[0]
+    libraries = {type(error).__module__.partition(".")[0]}
+    if "aiohttp" in libraries:  # The library that asked is in the traceback.
+        frames = walk_tb(error.__traceback__)
+        libraries |= {str(each.f_globals.get("__name__")).partition(".")[0] for each, _ in frames}
+        libraries -= {"fsspec"}  # It also reads from http:// addresses.
     # TensorStore's errors name the bucket or, for S3, only the object.
     is_named = url.netloc in str(error) or f'"{url.path.strip("/")}/' in str(error)
-    kind = failure_kind(error) if library in _STORE_LIBRARIES or is_named else None
+    kind = failure_kind(error) if libraries & {*_STORE_LIBRARIES} or is_named else None
     if kind == "missing":
         return f"a file in it, or its bucket, was deleted: {error}"
     return kind and _reason(path, kind, error)

@@ -11,6 +11,7 @@ import logging
 import os
 import posixpath
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,10 @@ from mtf.storage.errors import GCS_URL, PACKAGES, READ_ONLY, StorageError, endpo
 # The part size of a multipart upload, in bytes. S3 allows 10,000 parts.
 BYTES_OF_PART = 32 * 2**20
 # With these times, a command says within a minute that a store does not answer. gcsfs waits for
-# 33 s between its six tries, and s3fs tries to read a file four times.
-_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS, _SECONDS_FOR_S3 = 6, 3, 4
-_TRIES_OF_S3, _MAX_CONNECTIONS = 3, 50
+# 17 s between five tries, and s3fs tries to read a file four times.
+_SECONDS_TO_ANSWER, _SECONDS_FOR_GCS, _SECONDS_FOR_S3 = 6, 3, 3
+_TRIES_OF_GCS, _TRIES_OF_S3, _MAX_CONNECTIONS = 5, 3, 50
+_SECONDS_OF_ONE_TRY = 60
 _NAMES = {"gcsfs": ("gs", "gcs"), "s3fs": ("s3", "s3a")}
 # File over https:// → its description before it was read, which `copies.unchanged` uses up.
 READ_IN_PLACE: dict[RemotePath, dict[str, Any]] = {}
@@ -261,6 +263,7 @@ def filesystem(scheme: str) -> Any:
     options: dict[str, Any] = {"use_listings_cache": False}
     if package == "gcsfs":
         options["requests_timeout"] = _timeout(_SECONDS_FOR_GCS)
+        _limit_tries(library)
         if endpoint("gs"):
             options["token"] = "anon"
     else:
@@ -273,6 +276,31 @@ def filesystem(scheme: str) -> Any:
     for name in _NAMES[package]:
         fsspec.config.conf.setdefault(name, {}).update(options)
     return fsspec.filesystem(scheme)
+
+
+def _limit_tries(gcsfs: Any) -> None:
+    """Lets gcsfs try each request a few times, but only once for a while after all tries failed.
+
+    gcsfs has no option for this. A command often makes several requests before it ends with an
+    error, and with all tries for each of them, the message would come after minutes.
+    """
+    file_system, retry = gcsfs.core.GCSFileSystem, gcsfs.retry
+    request = file_system._request.__wrapped__
+    once_until = 0.0
+
+    async def limited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal once_until
+        tries = 1 if time.monotonic() < once_until else _TRIES_OF_GCS
+        try:
+            answer = await retry.retry_request(retries=tries)(request)(self, *args, **kwargs)
+        except Exception as error:
+            if retry.is_retriable(error):
+                once_until = time.monotonic() + _SECONDS_OF_ONE_TRY
+            raise
+        once_until = 0.0
+        return answer
+
+    file_system._request = limited
 
 
 def _timeout(seconds: float) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,39 @@ def test_a_store_that_fails_while_a_run_starts(
     assert f"{store}/run cannot be read or written: the store" in output
     assert "cannot be reached: status 429." in output
     assert f"works again, run: python -m mtf.run --from {store}/run" in output
+
+
+ASK = """
+import time
+from mtf.base.writing import write_failure
+from mtf.storage import as_path
+from mtf.storage.remote import filesystem
+
+for _ in range(3):
+    began = time.monotonic()
+    try:
+        filesystem("gs").info("bucket/run/config.json")
+    except Exception as error:
+        print(time.monotonic() - began < 5, write_failure(error, as_path("gs://bucket/run")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind, words", [(503, "status 503"), ("reset_inside", "not completed"), ("hanging", "Timeout")]
+)
+def test_all_tries_are_made_once(
+    monkeypatch: pytest.MonkeyPatch, kind: int | str, words: str
+) -> None:
+    """gcsfs waits for 17 s between its tries, and messages must come within a minute."""
+    fault = stores.Fault(kind, every_request=True)
+    with stores.gcs("bucket") as address, stores.faulty(address, fault) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy)
+        stores.put_gcs(address, "bucket", "run/config.json", b"{}" * 100)
+        command = [sys.executable, "-c", ASK]
+        printed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    assert [line.partition(" ")[0] for line in printed] == ["False", "True", "True"]
+    assert all("cannot be reached: " in line and words in line for line in printed)
 
 
 SETTINGS = {"checkpoint.save.period": 5, "trainer.eval_period": 10}
