@@ -1,5 +1,6 @@
 """Turns documents and pairs of texts into examples, and packs the examples into batches."""
 
+from mtf.base.lazy import submodules
 from mtf.data.settings import (
     CustomDataConfig,
     DatasetTaskConfig,
@@ -13,6 +14,7 @@ from mtf.data.tasks.objectives import *  # noqa: F403
 from mtf.data.tasks.objectives import Objective, SegmentLengths
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary, TokenizerVocabulary
 
+__getattr__ = submodules(__name__, "cache")
 __all__ = [
     *objectives.__all__,
     "ByteVocabulary",
