@@ -47,8 +47,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
     except UserError as error:
         refused = refusals(options.unknown, parser, recipe=recipe, failure=str(error))
         raise UserError(config_lib.summarize(refused)) from None
-    overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
-    config, problems = config_lib.try_overrides(config, overrides)
+    config, problems = config_lib.try_overrides(config, options.overrides)
     allowed.name_modules(config)
     problems = refusals(options.unknown, parser, config, recipe) + problems
     problems += config_lib.find_problems(config)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import fiddle as fdl
 
 from mtf.base.errors import UserError
-from mtf.cli.command import quoted
+from mtf.cli.command import quoted, wrapped
 from mtf.cli.gin import jobs, mesh, reading
 from mtf.cli.gin.jobs import Command, Remark
 from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
@@ -36,7 +35,7 @@ _NEEDED = {
     "evaluate": ("data.mixture_or_task_name", "checkpoint"),
     "infer": ("data.mixture_or_task_name", "checkpoint"),
 }
-_WIDTH = 100
+_WIDTH = 98
 MADE_BY = "Made by: python -m mtf gin"  # identifies files that this command wrote
 _WHAT = {"Train": "A training run", "Evaluate": "An evaluation", "Infer": "An inference job"}
 
@@ -176,12 +175,5 @@ def report(translation: Translation) -> list[str]:
         if texts:
             lines.append(title)
         for text in texts:
-            lines += textwrap.wrap(
-                text,
-                _WIDTH - 2,
-                initial_indent="  * ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            lines += wrapped(f"  * {text}", _WIDTH, indent="    ").splitlines()
     return lines

@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     lookup.import_from_here()
     config_lib.trust_runs(options.trust)
-    changes = [config_lib.Override(kind, text) for kind, text in options.overrides]
-    config, problems = config_lib.try_overrides(config_lib.resolve(options.recipe), changes)
+    config = config_lib.resolve(options.recipe)
+    config, problems = config_lib.try_overrides(config, options.overrides)
     target = parse_target(options.target)  # The recipe's module may have registered the chip.
     target.check_compiler()
     problems += config_lib.find_problems(config)
