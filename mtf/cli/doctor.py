@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,10 @@ def _run(arguments: Sequence[str], folder: str) -> tuple[bool, str]:
 
 def _extras() -> dict[str, list[str]]:
     """Returns a dict mapping mtf's extras to their requirements; the key "" is for mtf itself."""
+    file = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if file.is_file():  # In a checkout, this file may be newer than the installed metadata.
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return {"": project["dependencies"], **project["optional-dependencies"]}
     extras = importlib.metadata.metadata(_PROJECT).get_all("Provides-Extra") or []
     needed = importlib.metadata.requires(_PROJECT) or []
     return dict.fromkeys(("", *extras), needed)  # `_missing` evaluates the markers.
