@@ -47,27 +47,25 @@ def refusals(
     if not flags:
         return [] if failure is None else [failure]
     given = {_plain(flag.name): flag.value for flag in flags}
-    known = lookup.arguments_of(recipe)
     messages, names, note, left = list[str](), list[str](), "", list[Flag]()
-    arguments: dict[str, str] = {}
+    call = recipe
     for flag in flags:
         about, proposals = translate(_plain(flag.name), flag.value or _VALUE, given, config)
         # If there is a config, settings that precede an argument are proposed.
         first = proposals if config is None else proposals[:1]
-        found = [text[1:-1].partition("=")[::2] for text in first if text.startswith("(")]
-        argument, value = next((each for each in found if each[0] in known), ("", ""))
-        if not argument:
-            left.append(flag)
-            continue
+        argument = next((text[1:-1] for text in first if text.startswith("(")), "")
+        name, _, value = argument.partition("=")
         try:
-            lookup.check_argument(recipe, argument, _literal(value))
+            changed = lookup.with_argument(call, name, _literal(value)) if name else None
         except UserError as error:
             messages.append(f"There is no option {flag.name}.{about} {error}")
+            continue
+        if changed is None:
+            left.append(flag)
         else:
-            arguments[argument], note = _literal(value), about
+            call, note = changed, about
             names.append(flag.name)
     if names:
-        call = lookup.with_arguments(recipe, arguments)
         missing = f"is no option {names[0]}.{note}"
         if len(names) > 1:
             missing = f"are no options {', '.join(names)}."
