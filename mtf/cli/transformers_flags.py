@@ -179,20 +179,18 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
     inputs = f"{prefix}{{{text}}}" if prefix else text
     dataset, subset = given("dataset_name"), given("dataset_config_name")
     run = given("resume_from_checkpoint")
-    # Adafactor's learning rates are relative to the size of a parameter; AdamW's are not.
-    optimizers = {"adafactor": number(old_rate, *rates), "adamw": number(1e-4, *rates)}
-    classes = {"adafactor": "AdafactorConfig", "adamw": "AdamWConfig"}
+    optimizer = (
+        "optimizer=@mtf.training.{}(learning_rate=@mtf.builders.schedule.constant(learning_rate={}))"
+    ).format
     return {
         "end": end,
         "last": start + steps if number(0, "max_steps") else given("max_steps"),
         "kind": kind,
         "schedule": f"optimizer.learning_rate=@mtf.builders.schedule.finetuning({schedule}, "
         f"warmup_steps={warmup}, first_step={start})",
-        **{
-            name: f"optimizer=@mtf.training.{classes[name]}(learning_rate="
-            f"@mtf.builders.schedule.constant(learning_rate={rate}))"
-            for name, rate in optimizers.items()
-        },
+        # Adafactor's learning rates are relative to the size of a parameter; AdamW's are not.
+        "adafactor": optimizer("AdafactorConfig", number(old_rate, *rates)),
+        "adamw": optimizer("AdamWConfig", number(1e-4, *rates)),
         "batch": int(batch) or given(*batches),
         "decoding": "@mtf.inference.DecodingConfig(method=beam, "
         f"num_beams={given('generation_num_beams', 'num_beams')})",
