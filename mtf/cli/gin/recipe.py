@@ -29,12 +29,6 @@ _JOBS: dict[str, tuple[str, type, Any]] = {
     "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
     "infer": ("infer_script.infer", Infer, jobs.inference),
 }
-# Job → settings that the job requires.
-_NEEDED = {
-    "train": ("data.mixture_or_task_name", "train_steps", "batch_size"),
-    "evaluate": ("data.mixture_or_task_name", "checkpoint"),
-    "infer": ("data.mixture_or_task_name", "checkpoint"),
-}
 _WIDTH = 98
 MADE_BY = "Made by: python -m mtf gin"  # identifies files that this command wrote
 _WHAT = {"Train": "A training run", "Evaluate": "An evaluation", "Infer": "An inference job"}
@@ -100,7 +94,9 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
         models = ("network.", "models.EncoderDecoderModel")
         walk.ignore(*models, "adafactor.", "t5x.optimizers.", "optax.")
     walk.finish(command.skip_unknown)
-    missing = [path for path in _NEEDED[name] if path not in walk.settings]
+    needed = ["train_steps", "batch_size"] if name == "train" else ["checkpoint"]
+    needed.insert(0, "data.mixture_or_task_name")
+    missing = [path for path in needed if path not in walk.settings]
     if missing:
         rows = [(row, section) for section in T5X.values() for row in section.rows]
         names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
