@@ -120,6 +120,9 @@ def waiting(what: str, *, shown: bool = True, stream: TextIO | None = None) -> I
     printed after 5, 10, 20, … seconds. While an inner block or bar is shown, this one is not.
     `stream` is stderr by default.
     """
+    if not shown:
+        yield
+        return
     stream = stream or sys.stderr
     ended, start, is_live = threading.Event(), time.perf_counter(), stream.isatty()
     with _innermost() as is_innermost:
@@ -135,14 +138,12 @@ def waiting(what: str, *, shown: bool = True, stream: TextIO | None = None) -> I
                 _write("\r\x1b[K", stream)
 
         thread = threading.Thread(target=show, daemon=True)
-        if shown:
-            thread.start()
+        thread.start()
         try:
             yield
         finally:
             ended.set()
-            if shown:
-                thread.join()
+            thread.join()
 
 
 def _write(text: str, stream: TextIO) -> None:

@@ -50,29 +50,17 @@ def t5_1_1(
     return _model(T5_1_1_SIZES, size, vocab_size, dropout_rate, dtype, remat_policy)
 
 
-def mt5(
-    size: str,
-    *,
-    dropout_rate: float = 0.1,
-    dtype: Dtype = "bfloat16",
-    remat_policy: RematPolicy = "none",
-) -> Model:
+def mt5(size: str, *, dropout_rate: float = 0.1, remat_policy: RematPolicy = "none") -> Model:
     """Returns mT5, a T5 1.1 with 250,112 embedding rows. Sizes: small, base, large, xl, xxl."""
-    return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
+    return _model(T5_1_1_SIZES, size, MT5_VOCAB_SIZE, dropout_rate, remat_policy=remat_policy)
 
 
-def umt5(
-    size: str,
-    *,
-    dropout_rate: float = 0.1,
-    dtype: Dtype = "bfloat16",
-    remat_policy: RematPolicy = "none",
-) -> Model:
+def umt5(size: str, *, dropout_rate: float = 0.1, remat_policy: RematPolicy = "none") -> Model:
     """Returns umT5, an mT5 with 256,384 embedding rows and a position bias in each layer.
 
     Sizes: small, base, large (never released), xl, xxl.
     """
-    model = _model(T5_1_1_SIZES, size, UMT5_VOCAB_SIZE, dropout_rate, dtype, remat_policy)
+    model = _model(T5_1_1_SIZES, size, UMT5_VOCAB_SIZE, dropout_rate, remat_policy=remat_policy)
     model.network.relpos_bias_per_layer = True
     return model
 
@@ -117,7 +105,7 @@ def _model(
     size: str,
     vocab_size: int,
     dropout_rate: float,
-    dtype: Dtype,
+    dtype: Dtype = "bfloat16",
     remat_policy: RematPolicy = "none",
 ) -> Model:
     if size not in sizes:

@@ -41,16 +41,15 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         text = explain.listing() if options.list else explain.recipe_help(options.recipe[0])
         print(text, end="")
         return 0
+    recipe = next(iter(options.recipe), "")
     try:
         config, name = _start(options)
     except UserError as error:
-        recipe = _recipe_text(options)
         refused = refusals(options.unknown, parser, recipe=recipe, failure=str(error))
         raise UserError(config_lib.summarize(refused)) from None
-    overrides = [config_lib.Override(kind, text) for kind, text in options.overrides]
-    config, problems = config_lib.try_overrides(config, overrides)
+    config, problems = config_lib.try_overrides(config, options.overrides)
     allowed.name_modules(config)
-    problems = refusals(options.unknown, parser, config, _recipe_text(options)) + problems
+    problems = refusals(options.unknown, parser, config, recipe) + problems
     problems += config_lib.find_problems(config)
     runs = options.dry_run or not flags.only_shows(options)
     if problems and runs:
@@ -66,10 +65,6 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         return _sweep(config, name, options)
     _show(config, name, options)
     return _run(config, name, options, command) if runs else 0
-
-
-def _recipe_text(options: argparse.Namespace) -> str | None:
-    return options.recipe[0] if options.recipe else None
 
 
 def _start(options: argparse.Namespace) -> tuple[fdl.Config, str]:

@@ -115,25 +115,21 @@ def recipe_name(name: str) -> str:
     return split_call(name)[0].rpartition(":")[2].rpartition(".")[2]
 
 
-def arguments_of(name: str) -> list[str]:
-    """Returns the names of a recipe's arguments, or [] if there is no such recipe."""
-    try:
-        return list(inspect.signature(find_recipe(split_call(name)[0])).parameters)
-    except UserError:
-        return []
+def with_argument(name: str, argument: str, value: str) -> str | None:
+    """Returns the recipe `module.recipe(kw=…)` with another argument, or None if it takes none.
 
-
-def check_argument(name: str, argument: str, value: str) -> None:
-    """Raises UserError if a recipe does not accept a value, given as text, of an argument."""
-    what = split_call(name)[0]
-    _parse_arguments(find_recipe(what), f"({argument}={value})", what, complete=False)
-
-
-def with_arguments(name: str, more: dict[str, str]) -> str:
-    """Returns the recipe `module.recipe(kw=…)` with additional or replaced arguments."""
+    Raises UserError if the recipe does not accept the value, which is given as text.
+    """
     what, arguments = split_call(name)
-    given = _keywords(arguments, what) | more
-    return f"{what}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    try:
+        recipe = find_recipe(what)
+    except UserError:
+        return None
+    if argument not in inspect.signature(recipe).parameters:
+        return None
+    _parse_arguments(recipe, f"({argument}={value})", what, complete=False)
+    given = _keywords(arguments, what) | {argument: value}
+    return f"{what}({', '.join(f'{key}={text}' for key, text in given.items())})"
 
 
 def _parse_arguments(

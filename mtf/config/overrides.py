@@ -5,10 +5,9 @@ Fiddle's `absl_flags` is not used because it neither checks types nor suggests n
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import fiddle as fdl
 
@@ -20,8 +19,7 @@ from mtf.config.paths import Leaf, Path, follow, format_path, parse_path
 _REMOVE = object()
 
 
-@dataclasses.dataclass(frozen=True)
-class Override:
+class Override(NamedTuple):
     """A change to a config.
 
     Attributes:
@@ -32,9 +30,6 @@ class Override:
 
     kind: Literal["set", "unset", "apply"]
     text: str
-
-    def __str__(self) -> str:
-        return f"--{self.kind} {self.text}"
 
 
 def apply_overrides(config: fdl.Config, overrides: Sequence[Override | str]) -> fdl.Config:
@@ -55,17 +50,14 @@ def try_overrides(
     """Returns a copy of the config with valid overrides applied, and messages about the rest."""
     config = tree.complete(config)
     problems: list[str] = []
-    for item in overrides:
-        override = Override("set", item) if isinstance(item, str) else item
+    for override in overrides:
+        kind, text = ("set", override) if isinstance(override, str) else override
         try:
-            if override.kind == "apply":
-                config = lookup.apply_fiddler(override.text, config)
+            if kind == "apply":
+                config = lookup.apply_fiddler(text, config)
                 continue
-            with provenance.set_by(f"{override} (command line)"):
-                if override.kind == "unset":
-                    _unset(config, override.text)
-                else:
-                    _set(config, override.text)
+            with provenance.set_by(f"--{kind} {text} (command line)"):
+                (_unset if kind == "unset" else _set)(config, text)
             config = tree.complete(config)
         except UserError as error:
             problems.append(str(error))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mtf.cli.gin.command import main
 from tests.gin.example import write_mesh, write_t5x
 from tests.gin.helpers import Gin
 
@@ -29,11 +28,4 @@ def gin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Gin:
     """`python -m mtf gin` in an empty folder."""
     pytest.importorskip("gin", reason="gin-config is not installed: pip install 'mtf-jax[gin]'")
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(each) for each in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
+    return Gin(capsys)

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
+import pytest
 
 from mtf import config as config_lib
+from mtf.cli.gin.command import main
 
-# Runs `python -m mtf gin`; returns exit status, stdout and stderr.
-Gin = Callable[..., tuple[int, str, str]]
+
+@dataclasses.dataclass(frozen=True)
+class Gin:
+    """Runs `python -m mtf gin`, always with some arguments; returns status, stdout and stderr."""
+
+    capsys: pytest.CaptureFixture[str]
+    always: tuple[object, ...] = ()
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        status = main([str(each) for each in (*self.always, *arguments)])
+        return status, *self.capsys.readouterr()
+
+    def refused(self, *arguments: object) -> str:
+        """What is said of gin files or arguments that are refused."""
+        status, out, err = self(*arguments)
+        assert (status, out) == (2, "")
+        return err
+
+    def config(self, *arguments: object) -> fdl.Config:
+        """The config of the translated recipe."""
+        status, out, err = self(*arguments)
+        assert status == 0, err
+        return config_of(out)
+
 
 COMMON = {
     "MIXTURE_OR_TASK_NAME": "'t0_train'",

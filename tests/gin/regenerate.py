@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from mtf.cli.command import wrapped
 from mtf.cli.gin.rows import Section
 from mtf.cli.gin.t5x_table import NO_SEED, T5X
 
@@ -67,10 +67,7 @@ def _table(sections: Sequence[Section]) -> str:
             elif note:
                 found.append(f"`{row.parameter}`{in_brackets}")
         if found:
-            item = f"* **`{section.name}`** {'; '.join(found)}"
-            lines += textwrap.wrap(
-                item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-            )
+            lines.append(wrapped(f"* **`{section.name}`** {'; '.join(found)}", 120, "  "))
     return "\n".join([*lines, ""]) + "\n" * bool(lines)
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from mtf.base import signals
 from mtf.base.errors import UserError
-from mtf.cli.plan import report, targets
-from mtf.cli.plan.command import main
+from mtf.cli.plan import targets
+from mtf.cli.plan.command import as_text, main
 from mtf.cli.plan.targets import parse_target
 from mtf.partitioning.chips import chip_of
 from tests.small import SETTINGS
@@ -60,13 +60,13 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     by_part = {"FLOPs": 0.00042}
     times = {"ideal": 0.0005, "at_least": 0.25, "estimate": 1.5, "by_part": by_part}
     times |= {"mfu": 0.5, "tokens_per_second": 1.1e6, "days": 0.001}
-    text = report.text(RECIPE, target, {**found, "times": times, "steps": 86_400})
+    text = as_text(RECIPE, target, {**found, "times": times, "steps": 86_400})
     assert "data 4 × fsdp 1 × model 2" in text
     assert "at least                    250 ms, one operation at a time (FLOPs 0.42 ms)" in text
     assert "XLA's estimate              1.50 s" in text
     assert "MFU 50.0%, 1.1M tokens/s, 0.00 days for 86,400 steps" in text
     assert "model.network.remat_policy=full" not in text
-    text = report.text(RECIPE, target, {**found, "fits": False})
+    text = as_text(RECIPE, target, {**found, "fits": False})
     assert "try                         model.network.remat_policy=full, a larger value" in text
 
 

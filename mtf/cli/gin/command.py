@@ -76,10 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     several("--gin_bindings", "--gin_param", dest="bindings", metavar="NAME=VALUE", help=text)
     shard = "infer_script.infer.shard_id = {}".format
     several("--shard_id", dest="bindings", type=shard, metavar="N", help="shard to infer")
+    folders = functools.partial(add, action="extend", default=[], metavar="DIR,…", type=_split)
     paths = ("--gin_search_paths", "--gin_location_prefix")
-    several(*paths, dest="search_paths", metavar="DIR,…", help="folders to search for gin files")
+    folders(*paths, dest="search_paths", help="folders to search for gin files")
     caches = ("--seqio_additional_cache_dirs", "--additional_task_cache_dirs")
-    several(*caches, dest="cache_dirs", metavar="DIR,…", help="directories with SeqIO caches")
+    folders(*caches, dest="cache_dirs", help="directories with SeqIO caches")
     several("--module_import", dest="modules", metavar="MODULE", help="module that registers tasks")
     add("--model_dir", metavar="DIR", help="run directory of t5_mesh_transformer and xm_launch.py")
     add("--tpu", metavar="NAME", help="TPU; without one, t5_mesh_transformer computes in float32")
@@ -157,8 +158,8 @@ def _main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     command = Command(
         files=tuple(files),
         bindings=tuple(options.bindings),
-        search_paths=(*_split(options.search_paths), *_checkouts(programs)),
-        cache_dirs=_split(options.cache_dirs),
+        search_paths=(*options.search_paths, *_checkouts(programs)),
+        cache_dirs=tuple(options.cache_dirs),
         modules=tuple(options.modules),
         model_dir=options.model_dir,
         tpu=options.tpu is not None,
@@ -213,5 +214,5 @@ def _check_output(output: str | None, mark: str) -> None:
         )
 
 
-def _split(lists: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part for each in lists for part in each.split(",") if part)
+def _split(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]

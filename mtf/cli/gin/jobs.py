@@ -138,9 +138,8 @@ def _given(settings: Settings, *names: str) -> dict[str, Any]:
 
 def _below(settings: Settings, prefix: str) -> dict[str, Any]:
     """Returns a dict mapping names to values for the settings directly below a prefix."""
-    found = {path: value for path, value in settings.items() if path.startswith(prefix)}
-    names = {path.removeprefix(prefix): value for path, value in found.items()}
-    return {name: value for name, value in names.items() if "." not in name}
+    parts = ((path.rpartition(".")[::2], value) for path, value in settings.items())
+    return {name: value for (place, name), value in parts if f"{place}." == prefix}
 
 
 def _model(settings: Settings) -> fdl.Config:

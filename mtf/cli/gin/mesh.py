@@ -175,9 +175,9 @@ _ROWS = (
         "SelfAttention.combine_dims SelfAttention.keep_query_heads_dims "
         "LayerStack.sublayers_final LayerStack.sublayers_initial "
         "LayerStack.sublayers_per_layer mesh_eval_dataset_fn.seed "
-        "mesh_eval_dataset_fn.pack seqio.SentencePieceVocabulary.extra_ids"
+        "mesh_eval_dataset_fn.pack seqio.SentencePieceVocabulary.extra_ids "
+        "get_variable_dtype.slice_dtype get_variable_dtype.master_dtype"
     ),
-    *ignored("get_variable_dtype.slice_dtype get_variable_dtype.master_dtype", "mtf uses float32"),
     *(
         Row(f"{n}.dropout_rate", None, _DROPOUT, None, (None,), equals=_DROPPED, refused=True)
         for n in ("SelfAttention", "LayerStack")

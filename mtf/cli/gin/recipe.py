@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import fiddle as fdl
 
 from mtf.base.errors import UserError
-from mtf.cli.command import quoted
+from mtf.cli.command import quoted, wrapped
 from mtf.cli.gin import jobs, mesh, reading
 from mtf.cli.gin.jobs import Command, Remark
 from mtf.cli.gin.t5x_table import NETWORKS, T5X, T5X_NAMES
@@ -30,13 +29,7 @@ _JOBS: dict[str, tuple[str, type, Any]] = {
     "evaluate": ("eval_script.evaluate", Evaluate, jobs.evaluation),
     "infer": ("infer_script.infer", Infer, jobs.inference),
 }
-# Job → settings that the job requires.
-_NEEDED = {
-    "train": ("data.mixture_or_task_name", "train_steps", "batch_size"),
-    "evaluate": ("data.mixture_or_task_name", "checkpoint"),
-    "infer": ("data.mixture_or_task_name", "checkpoint"),
-}
-_WIDTH = 100
+_WIDTH = 98
 MADE_BY = "Made by: python -m mtf gin"  # identifies files that this command wrote
 _WHAT = {"Train": "A training run", "Evaluate": "An evaluation", "Infer": "An inference job"}
 
@@ -101,7 +94,9 @@ def _t5x(bindings: reading.Bindings, command: Command, remark: Remark) -> tuple[
         models = ("network.", "models.EncoderDecoderModel")
         walk.ignore(*models, "adafactor.", "t5x.optimizers.", "optax.")
     walk.finish(command.skip_unknown)
-    missing = [path for path in _NEEDED[name] if path not in walk.settings]
+    needed = ["train_steps", "batch_size"] if name == "train" else ["checkpoint"]
+    needed.insert(0, "data.mixture_or_task_name")
+    missing = [path for path in needed if path not in walk.settings]
     if missing:
         rows = [(row, section) for section in T5X.values() for row in section.rows]
         names = {row.path: f"{section.name}.{row.parameter}" for row, section in rows}
@@ -176,12 +171,5 @@ def report(translation: Translation) -> list[str]:
         if texts:
             lines.append(title)
         for text in texts:
-            lines += textwrap.wrap(
-                text,
-                _WIDTH - 2,
-                initial_indent="  * ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            lines += wrapped(f"  * {text}", _WIDTH, indent="    ").splitlines()
     return lines

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 ABSENT = object()  # marks a missing value, because None is a possible value
-NO_EFFECT = "does not affect results"
 
 
 class NotTranslatedError(Exception):
@@ -81,9 +80,9 @@ def fields(prefix: str, names: str = "", **defaults: Any) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def ignored(names: str, note: str = NO_EFFECT) -> tuple[Row, ...]:
-    """Returns rows for parameters that have no effect in mtf."""
-    return tuple(Row(name, anything=True, note=note) for name in names.split())
+def ignored(names: str) -> tuple[Row, ...]:
+    """Returns rows for parameters that do not affect results, or have no effect in mtf."""
+    return tuple(Row(name, anything=True) for name in names.split())
 
 
 def only(parameter: str, *values: Any, note: str = "") -> Row:

@@ -114,7 +114,6 @@ _DEVICES = "partitioner."
 _SUBMESH = "model_parallel_submesh"
 _DIMS = "1 and 1 give the standard rules, 2 and 2 give FULLY_SHARDED_AXIS_RULES"
 _MATRICES = "mtf factors the second moment of every large matrix, along both dimensions"
-_ORDER = "the order does not change the result"
 _TASK = "data.mixture_or_task_name"
 _MODULES = "or a module that the gin files import"
 _PARTITIONERS = dict.fromkeys(
@@ -147,7 +146,7 @@ _OF_HELD_OUT_DATA = (
     Row("mixture_or_task_name", equals=_TASK, note=_OTHER_DATA, refused=True),
     Row("batch_size", equals="batch_size", note=_BATCHES),
     only("shuffle", False, note="mtf evaluates the same examples every time"),
-    *ignored("seed", "mtf evaluates the same examples every time"),
+    *ignored("seed"),
     Row("use_cached", equals="data.use_cached", note=_SAME_DATA),
     Row("module", equals="data.module", note=_SAME_DATA),
     *_OF_ALL_DATA,
@@ -175,8 +174,7 @@ _OF_JOBS = (
     Row("partitioner", parts=_PARTITIONERS),
     only("train_state_initializer_cls", _BUILT_IN, note="built in"),
     only("fallback_init_rng", None, note="mtf never evaluates or decodes initial parameters"),
-    *ignored("summarize_config_fn", "the output contains the config"),
-    *ignored("use_orbax", "mtf reads both layouts"),
+    *ignored("summarize_config_fn use_orbax"),
 )
 
 # Name of a section → section with a configurable and the rows for its parameters.
@@ -225,9 +223,6 @@ T5X: dict[str, Section] = table(
         ),
         Row("random_seed", "random_seed", NO_SEED, seed),
         only("use_hardware_rng", False, note="mtf uses JAX's default random generator"),
-        *ignored(
-            "summarize_config_fn", "the run directory has config.json, config.py and config.txt"
-        ),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "evaluator"}),
         must("get_dataset_fn", "@utils.get_dataset", note="set `data` of the recipe instead"),
         Row(
@@ -238,8 +233,7 @@ T5X: dict[str, Section] = table(
         must("train_eval_get_dataset_fn", "@utils.get_training_eval_datasets", note=_OTHER_DATA),
         Row("run_eval_before_training", "trainer.run_eval_before_training"),
         must("train_state_initializer_cls", _BUILT_IN, note="mtf has only T5X's initialization"),
-        *ignored("use_orbax", "mtf reads both checkpoint layouts and writes Orbax's"),
-        *ignored("verify_matching_vocabs_fn", "`data.vocabulary` is the only vocabulary"),
+        *ignored("summarize_config_fn use_orbax verify_matching_vocabs_fn"),
         *ignored("concurrent_metrics gc_period"),
     ),
     train_data=(
@@ -280,7 +274,7 @@ T5X: dict[str, Section] = table(
         Row("output_dir", "output_dir", "by default, `runs/evaluate-TIME`", optional=True),
         Row("inference_evaluator_cls", parts={"seqio.Evaluator": "job_evaluator"}),
         only("training_evaluator_cls", None, note="`Evaluate` does not compute training losses"),
-        *ignored("train_eval_get_dataset_fn", "this is used only for training losses"),
+        *ignored("train_eval_get_dataset_fn"),  # only for training losses
         *_OF_JOBS,
     ),
     job_data=(
@@ -289,7 +283,7 @@ T5X: dict[str, Section] = table(
         _LENGTHS,
         _SPLIT,
         Row("batch_size", "batch_size"),
-        *ignored("shuffle seed", _ORDER),
+        *ignored("shuffle seed"),
         only("use_cached", False, note="set `data.cache_dir` to a token cache"),
         only("pack", False, note=_NO_PACKING),
         _MODULE,
@@ -300,11 +294,9 @@ T5X: dict[str, Section] = table(
         Row("mode", "mode"),
         Row("output_dir", "output_dir", "by default, `RUN/inference`", optional=True),
         *fields("", "checkpoint_period shard_id num_shards"),
-        *ignored("merge_chunked_results", "the last shard merges the results"),
+        *ignored("merge_chunked_results checkpoint_ds_iter verify_matching_vocabs_fn"),
         Row("write_fn", note="mtf writes JSON lines, as T5X does by default"),
         Row("merge_fn", note="mtf merges JSON lines, as T5X does by default"),
-        *ignored("checkpoint_ds_iter", "mtf resumes killed jobs in any case"),
-        *ignored("verify_matching_vocabs_fn", "a checkpoint has only one vocabulary"),
         only("output_vocab_feature_name", "targets", note="mtf always decodes targets"),
         only("file_extension", "jsonl", note="mtf always writes .jsonl files"),
         only("keep_aux_as_numpy", False, note="mtf always writes JSON"),
@@ -343,7 +335,7 @@ T5X: dict[str, Section] = table(
         Row("fallback_to_scratch", _RESTORE + "fallback_to_scratch"),
         only("checkpointer_cls", "@checkpoints.Checkpointer", note="mtf detects the layout"),
         must("state_transformation_fns", [], (), note="use `assignment_map`"),
-        *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
+        *ignored("checkpoint_manager_cls"),
     ),
     job_restore=(
         "utils.RestoreCheckpointConfig",
@@ -375,8 +367,8 @@ T5X: dict[str, Section] = table(
         Row(
             "checkpoint_steps", _SAVE + "checkpoint_steps", convert=lambda steps: tuple(steps or ())
         ),
-        *ignored("save_dataset", "mtf always saves the state of the data iterator"),
-        *ignored("keep_dataset_checkpoints", "every checkpoint contains the iterator's state"),
+        # Every checkpoint of mtf contains the state of the data iterator.
+        *ignored("save_dataset keep_dataset_checkpoints checkpoint_manager_cls"),
         Row(
             "checkpointer_cls",
             parts={
@@ -385,7 +377,6 @@ T5X: dict[str, Section] = table(
             },
         ),
         only("state_transformation_fns", [], (), note="mtf saves the state unchanged"),
-        *ignored("checkpoint_manager_cls", "mtf uses its own checkpoint manager"),
     ),
     best=(
         "checkpoints.SaveBestCheckpointer",
@@ -406,7 +397,7 @@ T5X: dict[str, Section] = table(
         ),
         only("params_on_devices", True, note="mtf always keeps parameters on devices"),
         only("backend", None, note="set the environment variable JAX_PLATFORMS"),
-        *ignored("use_cpu_pjit", "mtf uses the same mesh on all platforms"),
+        *ignored("use_cpu_pjit"),
         *(only(f"{n}_mesh_shape", None, note=f"use `{_SUBMESH}`") for n in ("ici", "dcn")),
     ),
     axis_rules=(
@@ -421,7 +412,7 @@ T5X: dict[str, Section] = table(
         Row("learning_rate_fn", parts={"utils.create_learning_rate_scheduler": "schedule"}),
         only("weight_metrics_computer", None, note="mtf does not log the norm of each weight"),
     ),
-    nan_action=("trainer.TerminateOnNanAction", *ignored("task", "a NaN loss always ends the run")),
+    nan_action=("trainer.TerminateOnNanAction", *ignored("task")),
     schedule=(
         "utils.create_learning_rate_scheduler",
         *fields("optimizer.learning_rate.", field_names(ScheduleConfig)),
@@ -453,11 +444,9 @@ T5X: dict[str, Section] = table(
     ),
     decoding_model=(
         "models.EncoderDecoderModel",
-        *ignored(
-            "module optimizer_def z_loss label_smoothing loss_normalizing_factor "
-            "feature_converter_cls default_decoder_params",
-            "mtf reads the model from the checkpoint",
-        ),
+        # mtf reads the model from the checkpoint.
+        *ignored("module optimizer_def z_loss label_smoothing loss_normalizing_factor"),
+        *ignored("feature_converter_cls default_decoder_params"),
         *_OF_MODELS,
     ),
     # Since 2022, these have been parameters of the model.
@@ -475,7 +464,7 @@ T5X: dict[str, Section] = table(
     beam_search=(
         "decoding.beam_search",
         Row("alpha", "decoding.length_penalty", type=float),
-        *ignored("num_decodes", "use `predict_batch_with_aux.num_decodes`"),
+        *ignored("num_decodes"),  # that of `predict_batch_with_aux` counts
         Row("max_decode_len", "decoding.max_length", fixed=(None,), type=int),
         only("min_log_prob", -1.0e7, note="mtf always uses -1e7"),
     ),
@@ -485,7 +474,7 @@ T5X: dict[str, Section] = table(
         Row("topk", "decoding.top_k", "1 means greedy decoding", default=1, type=int),
         Row("topp", "decoding.top_p", "0 means 1", default_of(1.0), type=float),
         Row("max_decode_steps", "decoding.max_length", fixed=(None,), type=int),
-        *ignored("rescale_log_probs", "mtf always returns the model's log-probabilities"),
+        *ignored("rescale_log_probs"),
     ),
     pieces=(
         "seqio.SentencePieceVocabulary",
@@ -503,9 +492,8 @@ T5X: dict[str, Section] = table(
         *fields(_NET, "dropout_rate logits_via_embedding"),
         Row("dtype", _NET + "dtype", default="float32"),
         Row("scale_attn_logits", fixed=(False,), note="mtf does not scale attention", refused=True),
-        *ignored("float32_attention_logits", "mtf always computes the softmax in float32"),
+        *ignored("float32_attention_logits param_scan_axis"),
         *fields(_NET, "scan_layers remat_policy"),
-        *ignored("param_scan_axis", "checkpoints contain unrolled layers"),
     ),
     adafactor=(
         "adafactor.Adafactor",

@@ -14,6 +14,7 @@ from pathlib import Path
 from mtf.base.errors import RunError, UserError
 from mtf.base.progress import waiting
 from mtf.base.writing import write_atomically
+from mtf.config import recipe_name
 
 # SLURM sends SIGTERM this many seconds before the time limit, so that the run can save its state.
 _SECONDS_TO_SAVE = 300
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Writes the script and submits it if the run's dry run succeeds, or only prints the script."""
-    name = options.job_name or _short_name(options.command[0])
+    name = options.job_name or re.sub(r"[^A-Za-z0-9_-]", "_", recipe_name(options.command[0]))
     folder = Path(options.folder)
     text = script(options, name, folder)
     file = folder / f"{name}.sh"
@@ -119,9 +120,3 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
         + "# Each task is a process of the run. SLURM's environment variables connect them.\n"
         + f"exec srun --kill-on-bad-exit=1 {command}\n"
     )
-
-
-def _short_name(recipe: str) -> str:
-    """Returns the name of the function in a recipe such as my.py:recipe(size=1)."""
-    function = recipe.partition("(")[0].rpartition(":")[2].rpartition(".")[2]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", function)

@@ -12,7 +12,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -20,9 +20,9 @@ import fiddle as fdl
 from mtf import config as config_lib
 from mtf.base import signals
 from mtf.base.errors import RunError, UserError
-from mtf.base.progress import waiting
+from mtf.base.host_memory import gib
+from mtf.base.progress import count, waiting
 from mtf.cli.command import add_change_options, add_trust_option, exit_status, new_parser
-from mtf.cli.plan import report
 from mtf.cli.plan.targets import Target, parse_target, target_chips
 from mtf.config import lookup
 from mtf.jobs import Train
@@ -40,6 +40,10 @@ The devices need not be available, because the program is compiled but not run. 
 """
 
 _LINES_OF_ERROR = 5
+_TO_FIT = (
+    "model.network.remat_policy=full, a larger value of trainer.num_microbatches, partitioner.fsdp "
+    "or partitioner.num_partitions, or a larger target"
+)
 # The child process only compiles, so it must not occupy the accelerators of this machine.
 _VARIABLES = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
@@ -66,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     lookup.import_from_here()
     config_lib.trust_runs(options.trust)
-    changes = [config_lib.Override(kind, text) for kind, text in options.overrides]
-    config, problems = config_lib.try_overrides(config_lib.resolve(options.recipe), changes)
+    config = config_lib.resolve(options.recipe)
+    config, problems = config_lib.try_overrides(config, options.overrides)
     target = parse_target(options.target)  # The recipe's module may have registered the chip.
     target.check_compiler()
     problems += config_lib.find_problems(config)
@@ -84,7 +88,7 @@ def _main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"recipe": options.recipe, **plan}, indent=1))
     else:
-        print(report.text(options.recipe, target, plan))
+        print(as_text(options.recipe, target, plan))
     return 0 if plan["fits"] else 1
 
 
@@ -134,3 +138,56 @@ def _why_aborted(target: Target, status: int, log: str) -> str:
         how += ", probably because this machine has too little memory for the compiler"
     lines = [line for line in log.splitlines() if line.strip()][-_LINES_OF_ERROR:]
     return f"The compiler for {target} {how}. Its last output was:\n  " + "\n  ".join(lines)
+
+
+def as_text(name: str, target: Target, plan: Mapping[str, Any]) -> str:
+    """Returns the plan of a recipe as an aligned table."""
+    rows = list(_rows(plan))
+    width = max(len(row) for row, _ in rows)
+    first = f"{name} on {target}: {target.num_devices:,} devices with {gib(target.memory)} each"
+    return "\n".join([first, *(f"{row:<{width}}  {value}" for row, value in rows)])
+
+
+def _share(plan: Mapping[str, Any]) -> str:
+    needed, available = plan["needed_bytes"], plan["available_bytes"]
+    share = f"{gib(needed)} of {gib(available)} on each device at the peak"
+    if plan["platform"] == "cuda" and 0.75 < needed / available <= 1:
+        share += "; JAX takes 75% by default, so set XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
+    return share
+
+
+def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "fits", f"{'yes' if plan['fits'] else 'NO'}: {plan.get('message') or _share(plan)}"
+    if not plan["fits"]:
+        yield "try", _TO_FIT
+    if "parts" not in plan:
+        return
+    yield from ((f"  {part}", gib(size)) for part, size in plan["parts"].items() if size)
+    yield "mesh", " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
+    whole, formula = plan["flops"] * plan["num_devices"], plan["formula_flops"]
+    ratio = f"{count(formula)}FLOP by the formula, without recomputation ({whole / formula:.2f}×)"
+    yield "FLOPs", f"{count(whole)}FLOP compiled, with recomputation; {ratio}"
+    yield "memory traffic", f"{count(plan['moved_bytes'])}B on each device"
+    for each in plan["collectives"]:
+        if each["sent_bytes"] < 0.001 * plan["collectives"][0]["sent_bytes"]:
+            continue  # Omit negligible collectives, such as those for metrics.
+        hosts = f" on {each['hosts']} hosts" if each["hosts"] > 1 else ""
+        over = f"over {each['axes']} ({each['group']} devices{hosts}): {each['times']:,.0f}×"
+        sent = f"{count(each['operand_bytes'])}B; a device sends {count(each['sent_bytes'])}B"
+        yield f"  {each['kind']}", f"{over}, {sent}"
+    times = plan.get("times")
+    if times is None:
+        yield "at least", "unknown, because mtf does not know the peak performance of CPUs"
+        return
+    by_part = ", ".join(f"{name} {duration_text(x)}" for name, x in times["by_part"].items())
+    days = f", {times['days']:,.2f} days for {plan['steps']:,} steps"
+    yield "ideal", f"{duration_text(times['ideal'])}: the FLOPs at the chip's peak"
+    yield "at least", f"{duration_text(times['at_least'])}, one operation at a time ({by_part})"
+    if times["estimate"] is not None:
+        yield "XLA's estimate", duration_text(times["estimate"])
+    yield "at best", f"MFU {times['mfu']:.1%}, {count(times['tokens_per_second'])} tokens/s{days}"
+
+
+def duration_text(value: float) -> str:
+    """Formats a duration given in seconds; durations of less than a second are shown in ms."""
+    return f"{value:.2f} s" if value >= 0.9995 else f"{value * 1000:.3g} ms"
