@@ -116,8 +116,8 @@ class TextFilesConfig(TextConfig):
       columns `inputs` and `targets`. Fields may be quoted, as in RFC 4180.
 
     Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
-    are checked before training. Files are not loaded into memory, except that `.gz` files are
-    decompressed into memory. The index of a file takes 8 bytes of memory per line.
+    are checked before training. Only `.gz` and `.csv` files are loaded into memory. The index
+    of a file takes 8 bytes of memory per line.
 
     Attributes:
       files: a path, a pattern (`corpus/*.jsonl`), or a tuple of these; None for the English text
