@@ -104,16 +104,13 @@ def test_streams_are_disjoint_and_complete_in_every_epoch(
         assert (epochs[0] != sorted(epochs[0])) == shuffle
 
 
-@pytest.mark.parametrize("num_shards", [3, 8])
-def test_the_global_batch_does_not_depend_on_the_number_of_processes(
-    tmp_path: Path, num_shards: int
-) -> None:
-    """Four streams of six rows; with three processes, a process has parts of two streams."""
+def test_processes_may_have_parts_of_two_streams(tmp_path: Path) -> None:
+    """Four streams of six rows, and three processes."""
     data = stream(write_files(tmp_path, 5, 40), objective=SpanCorruption(merge_documents=4))
     whole = take(make_train_iterator(data, batch_size=24), 20)
     shards = [
-        take(make_train_iterator(data, batch_size=24, shard_id=i, num_shards=num_shards), 20)
-        for i in range(num_shards)
+        take(make_train_iterator(data, batch_size=24, shard_id=i, num_shards=3), 20)
+        for i in range(3)
     ]
     joined = [
         {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -80,10 +80,6 @@ def test_ids_without_text_are_kept_if_the_vocabulary_has_them(tmp_path: Path) ->
         take(tmp_path, other, cache_dir=tmp_path / "cache2")
 
 
-def test_text_is_tokenised_again_for_another_vocabulary(tmp_path: Path) -> None:
-    assert take(tmp_path, write_seqio(tmp_path / "p3", shift=40)) == TEXTS
-
-
 def test_shards_follow_the_files(tmp_path: Path) -> None:
     vocabulary = ByteVocabulary(7)
     found = take(tmp_path, write_seqio(tmp_path / "p3"), num_shards=9, vocabulary=vocabulary)
