@@ -170,10 +170,7 @@ class TextFile:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> str | Pair:
-        try:
-            return self._parse(self._lines[index])
-        except UserError as error:  # The file has changed since it was checked.
-            raise UserError(f"data.files: {self._lines.where(index)}: {error}") from error
+        return self._parse(self._lines[index])
 
     def _is_utf8(self) -> bool:
         content = self._lines.content
