@@ -202,13 +202,7 @@ def test_checking_finds_a_changed_byte(tmp_path: Path, capsys: pytest.CaptureFix
     assert "2 tasks read, 1 damaged" in capsys.readouterr().out
 
 
-def test_the_command_line_refuses_what_it_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["t0_train", "--output", str(tmp_path), "--num-wrokers", "2"])
-    said = capsys.readouterr().err
-    assert said == "error: there is no option --num-wrokers. Did you mean --num-workers?\n"
+def test_a_cache_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["x", "--output", str(tmp_path / "no"), "--check"]) == 2
     assert "does not exist" in capsys.readouterr().err
 
