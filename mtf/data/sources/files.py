@@ -20,7 +20,6 @@ import codecs
 import contextlib
 import functools
 import itertools
-import os
 import pickle
 import tempfile
 import weakref
@@ -67,9 +66,7 @@ def keep(records: Iterable[dict[str, Any]], what: str) -> Rows:
 
     num_rows = 0
     with contextlib.ExitStack() as stack:
-        descriptor, path = tempfile.mkstemp(prefix="mtf-records-")
-        os.close(descriptor)
-        stack.callback(os.unlink, path)
+        path = stack.enter_context(tempfile.NamedTemporaryFile(prefix="mtf-records-")).name
         stack.enter_context(signals.removed_on_stop(path))
         writer = ArrayRecordWriter(path, "group_size:32,uncompressed")
         try:
