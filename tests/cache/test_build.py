@@ -33,6 +33,7 @@ from tests.cache.helpers import (
     NUM_FRUIT,
     NUM_SUMS,
     SUMS,
+    examples,
     fruit_rows,
     mixture,
     settings,
@@ -47,13 +48,6 @@ def without_hub(module: str, purpose: str) -> Any:
     if module == "datasets":
         raise UserError("datasets is not installed")
     return importlib.import_module(module)
-
-
-def examples(cache_dir: Path, task: str, split: str = "train") -> list[dict[str, list[Any]]]:
-    cache = TokenCache(cache_dir)
-    reader = cache.split(cache.task(task), split)
-    found = reader.examples(range(len(reader)))
-    return [{name: value.tolist() for name, value in example.items()} for example in found]
 
 
 def expected(task: Task, rows: list[dict[str, Any]], split: str = "train") -> list[dict[str, Any]]:

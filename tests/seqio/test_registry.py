@@ -54,16 +54,12 @@ def test_a_task_ends_targets_but_not_inputs_and_keeps_the_text(tmp_path: Path) -
     assert example["targets"][-1] == 1
 
 
-def test_another_vocabulary_under_the_same_name_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     mirror = write_mirror(tmp_path)
     seqio_registry.register(TRANSLATION, vocabulary=BYTES, data_dir=mirror)
     with pytest.raises(UserError, match=r"already registered.*byte\+0.*byte\+100"):
         seqio_registry.register(TRANSLATION, vocabulary=ByteVocabulary(100), data_dir=mirror)
 
-
-def test_a_name_of_another_library_is_refused(tmp_path: Path) -> None:
-    mirror = write_mirror(tmp_path)
-    seqio_registry.register(TRANSLATION, vocabulary=BYTES, data_dir=mirror)
     seqio_registry._REGISTERED.clear()
     with pytest.raises(UserError, match="is already registered with SeqIO by another library"):
         seqio_registry.register(TRANSLATION, vocabulary=BYTES, data_dir=mirror)
