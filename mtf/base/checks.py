@@ -14,6 +14,8 @@ Condition = tuple[str, Callable[[Any], bool]]
 RATE: Condition = ("in [0, 1)", lambda x: 0 <= x < 1)
 POSITIVE: Condition = ("positive", lambda x: 0 < x < math.inf)
 AT_LEAST_ONE: Condition = ("at least 1", lambda n: n >= 1)
+AT_LEAST_ZERO: Condition = ("at least 0", lambda n: n >= 0)
+FRACTION: Condition = ("greater than 0 and less than 1", lambda x: 0 < x < 1)
 NOT_NEGATIVE: Condition = ("finite and not negative", lambda x: 0 <= x < math.inf)
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mtf.base.checks import AT_LEAST_ONE, check_fields
 from mtf.base.errors import UserError
 from mtf.data.examples import Cursor, Example, ExampleSource
 from mtf.data.mixing import Mixing, scattered
@@ -63,8 +64,7 @@ class Shard:
     num_shards: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size must be at least 1, not {self.batch_size}")
+        check_fields(self, AT_LEAST_ONE, "batch_size")
         if self.batch_size % self.num_shards:
             raise UserError(
                 f"batch_size: {self.batch_size} rows cannot be divided evenly among "

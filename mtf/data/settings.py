@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from mtf.base.checks import AT_LEAST_ONE, AT_LEAST_ZERO, FRACTION, check_fields
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.lines import TEXT_SUFFIXES
 from mtf.data.sources.records import FileSource, RecordSource
@@ -59,8 +60,7 @@ class DataConfig:
                     f"data.task_feature_lengths[{name!r}] must be at most {_MAX_LENGTH:,}, not "
                     f"{length:,}; at {_MAX_LENGTH:,}, the attention weights of one head take 4 TiB"
                 )
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"data.seed must be in [0, 2**63), not {self.seed}")
+        check_fields(self, ("in [0, 2**63)", lambda n: 0 <= n < 2**63), "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,8 @@ class TextFilesConfig(TextConfig):
       columns `inputs` and `targets`. Fields may be quoted, as in RFC 4180.
 
     Files must be encoded in UTF-8, and must contain either only documents or only pairs. All lines
-    are checked before training. Files are not loaded into memory, except that `.gz` files are
-    decompressed into memory. The index of a file takes 8 bytes of memory per line.
+    are checked before training. Only `.gz` and `.csv` files are loaded into memory. The index
+    of a file takes 8 bytes of memory per line.
 
     Attributes:
       files: a path, a pattern (`corpus/*.jsonl`), or a tuple of these; None for the English text
@@ -136,8 +136,7 @@ class TextFilesConfig(TextConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_held_out < 0:
-            raise UserError(f"data.num_held_out must be at least 0, not {self.num_held_out}")
+        check_fields(self, AT_LEAST_ZERO, "num_held_out")
         if self.files is not None and not self.patterns:
             raise UserError(
                 "data.files is empty; expected at least one file, or None for the docstrings "
@@ -187,10 +186,7 @@ class TextCorporaConfig(TextConfig):
         if self.rates is not None:
             _check_rates("data.rates", self.rates)
             _check_keys("data.rates", self.rates, self.files)
-        if not 0 <= self.sampling_exponent <= 1:
-            raise UserError(
-                f"data.sampling_exponent must be in [0, 1], not {self.sampling_exponent}"
-            )
+        check_fields(self, ("in [0, 1]", lambda x: 0 <= x <= 1), "sampling_exponent")
         for name in self.files:
             self.corpus(name, self.seed)
 
@@ -256,9 +252,8 @@ class HubStreamConfig(TextConfig):
                 _check_name("data.subsets", name)
         if self.data_files is not None and not self.data_files:
             raise UserError("data.data_files is empty; expected at least one file, or None")
-        for name in ("num_streams", "window_documents", "eval_documents"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"data.{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self, AT_LEAST_ONE, "num_streams", "window_documents")
+        check_fields(self, AT_LEAST_ONE, "eval_documents", optional=True)
         self.check_objective()
 
 
@@ -302,8 +297,7 @@ class DatasetTaskConfig:
             raise UserError(
                 f"data.task: expected exactly one of dataset, files and source, but {found}"
             )
-        if self.held_out is not None and not 0 < self.held_out < 1:
-            raise UserError(f"data.task.held_out must be between 0 and 1, not {self.held_out}")
+        check_fields(self, FRACTION, "held_out", optional=True)
         for name in ("inputs", "targets"):
             if not getattr(self, name):
                 raise UserError(f"data.task.{name} is empty; expected a column or a template")

@@ -16,8 +16,8 @@ from mtf.base.writing import write_atomically, writing
 from mtf.data.sources.lines import (
     check_unicode,
     get_text,
-    open_records,
     parse_line,
+    read_lines,
     split_suffix,
 )
 from mtf.data.sources.problems import Problems
@@ -56,11 +56,10 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
     A line that cannot be used is added to `problems`. If `problems` is None, UserError is raised
     instead.
     """
-    columns, lines = open_records(path, "files")
-    for number, line in lines:
+    for number, line in read_lines(path, "files"):
         location = f"{path}:{number}"
         try:
-            request = Request(*_parse(path, line, columns), location)
+            request = Request(*_parse(path, line), location)
         except UserError as error:
             if problems is None:
                 raise UserError(f"files: {location}: {error}") from error
@@ -69,13 +68,13 @@ def read_requests(path: Path, problems: Problems | None = None) -> Iterator[Requ
             yield request
 
 
-def _parse(path: Path, line: bytes, columns: Sequence[str]) -> tuple[str, str | None]:
+def _parse(path: Path, line: bytes) -> tuple[str, str | None]:
     if not line.decode(errors="replace").strip():
         raise UserError(
             "the line is blank, but each line must contain inputs; fill it in or remove it"
         )
     expected = '{"inputs": …}'
-    values = parse_line(split_suffix(path)[1], line, expected, columns)
+    values = parse_line(split_suffix(path)[1], line, expected)
     if isinstance(values, str):
         return values, None
     if isinstance(values, list):

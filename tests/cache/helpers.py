@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mtf.data.cache import build
+from mtf.data.cache.reader import TokenCache
 from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.prompted import PromptedTask
@@ -88,6 +89,14 @@ def write_cache(tmp_path: Path, of: Mixture | None = None, **fields: Any) -> Pat
     chosen = settings(tmp_path, **fields)
     build.run(build.prepare(of or mixture(), chosen), 1, lambda _: None)
     return chosen.cache_dir
+
+
+def examples(cache_dir: Path, task: str, split: str = "train") -> list[dict[str, list[Any]]]:
+    """Returns the examples in a split of a cached task."""
+    cache = TokenCache(cache_dir)
+    reader = cache.split(cache.task(task), split)
+    found = reader.examples(range(len(reader)))
+    return [{name: value.tolist() for name, value in example.items()} for example in found]
 
 
 def data(cache_dir: Path, **fields: Any) -> TaskMixtureConfig:

@@ -33,6 +33,7 @@ from tests.cache.helpers import (
     NUM_FRUIT,
     NUM_SUMS,
     SUMS,
+    examples,
     fruit_rows,
     mixture,
     settings,
@@ -47,13 +48,6 @@ def without_hub(module: str, purpose: str) -> Any:
     if module == "datasets":
         raise UserError("datasets is not installed")
     return importlib.import_module(module)
-
-
-def examples(cache_dir: Path, task: str, split: str = "train") -> list[dict[str, list[Any]]]:
-    cache = TokenCache(cache_dir)
-    reader = cache.split(cache.task(task), split)
-    found = reader.examples(range(len(reader)))
-    return [{name: value.tolist() for name, value in example.items()} for example in found]
 
 
 def expected(task: Task, rows: list[dict[str, Any]], split: str = "train") -> list[dict[str, Any]]:
@@ -202,13 +196,7 @@ def test_checking_finds_a_changed_byte(tmp_path: Path, capsys: pytest.CaptureFix
     assert "2 tasks read, 1 damaged" in capsys.readouterr().out
 
 
-def test_the_command_line_refuses_what_it_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["t0_train", "--output", str(tmp_path), "--num-wrokers", "2"])
-    said = capsys.readouterr().err
-    assert said == "error: there is no option --num-wrokers. Did you mean --num-workers?\n"
+def test_a_cache_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["x", "--output", str(tmp_path / "no"), "--check"]) == 2
     assert "does not exist" in capsys.readouterr().err
 

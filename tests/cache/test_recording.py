@@ -40,18 +40,6 @@ def command(output: str, *more: str, launch: tuple[str, ...] = ("mtf.cache",)) -
     return ["-m", *launch, *options, "--output", output, *more]
 
 
-def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
-    return small.start_python(*arguments, cwd=folder, stderr=subprocess.STDOUT)
-
-
-def run(folder: Path, arguments: list[str]) -> str:
-    """Runs a command to its end; returns what it printed."""
-    process = start(folder, arguments)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
-    return output
-
-
 def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """What mtf status prints of a cache: the first word of a line → the others."""
     capsys.readouterr()
@@ -67,7 +55,9 @@ def test_a_record_that_never_ends(
     write_task(tmp_path)
     (tmp_path / "blocked").touch()
     options = ["--num-workers", num_workers, "--hang-seconds", "2"]
-    process = start(tmp_path, command("cache", *options))
+    process = small.start_python(
+        *command("cache", *options), cwd=tmp_path, stderr=subprocess.STDOUT
+    )
     while not (tmp_path / "cache" / "processes" / "0.json").exists():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
@@ -87,11 +77,12 @@ def test_a_record_that_never_ends(
     assert lines["to resume"] == "run the same command again"
 
     (tmp_path / "blocked").unlink()
-    assert "200 examples" in run(tmp_path, command("cache", *options))
+    assert "200 examples" in small.python(*command("cache", *options), cwd=tmp_path).stdout
     lines = shown(tmp_path / "cache", capsys)
     assert lines["state"] == "finished"
     assert lines["tasks"] == "1 complete, 0 incomplete"
-    run(tmp_path, command("other", "--num-workers", "1", "--hang-seconds", "0"))
+    options = ["--num-workers", "1", "--hang-seconds", "0"]
+    small.python(*command("other", *options), cwd=tmp_path)
     assert small.contents(tmp_path / "cache", JOB_FILE) == small.contents(
         tmp_path / "other", JOB_FILE
     )

@@ -20,7 +20,7 @@ def lengths(inputs: int, targets: int) -> dict[str, Any]:
 NOISE = [
     ({"noise_density": 0.0}, "noise_density must be greater than 0 and less than 1, not 0.0"),
     ({"noise_density": 1.5}, "noise_density must be greater than 0 and less than 1, not 1.5"),
-    ({"mean_noise_span_length": 0.5}, "mean_noise_span_length must be at least 1 token, not 0.5"),
+    ({"mean_noise_span_length": 0.5}, "mean_noise_span_length must be at least 1, not 0.5"),
     ({"merge_documents": 0}, "merge_documents must be at least 1, not 0"),
     ({"max_document_tokens": 0}, "max_document_tokens must be at least 1, not 0"),
 ]
@@ -98,7 +98,7 @@ VALUES: dict[Any, dict[str, Any]] = {
     ("cls", "values", "message"),
     [
         *((SpanCorruption, *case) for case in NOISE),
-        (BertStyle, {"random_token_rate": 1.5}, "must be at least 0 and at most 1, not 1.5"),
+        (BertStyle, {"random_token_rate": 1.5}, r"must be in \[0, 1\], not 1.5"),
         *((TextFilesConfig, *case) for case in FILES),
         *((TextCorporaConfig, *case) for case in CORPORA),
         *((HubStreamConfig, *case) for case in STREAMS),

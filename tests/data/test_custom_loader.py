@@ -24,7 +24,6 @@ class Counting:
 
     position: int
     stride: int
-    as_bytes: bool = False
 
     def __iter__(self) -> Counting:
         return self
@@ -35,18 +34,14 @@ class Counting:
         return {"inputs": np.full(n % 5 + 1, 10 + n % 100), "targets": [20 + n % 100, 1]}
 
     def get_state(self) -> Any:
-        return str(self.position).encode() if self.as_bytes else {"position": self.position}
+        return {"position": self.position}
 
     def set_state(self, state: Any) -> None:
-        self.position = int(state) if isinstance(state, bytes) else state["position"]
+        self.position = state["position"]
 
 
 def counting(shard_index: int, shard_count: int) -> Counting:
     return Counting(shard_index, shard_count)
-
-
-def counting_in_bytes(shard_index: int, shard_count: int) -> Counting:
-    return Counting(shard_index, shard_count, as_bytes=True)
 
 
 def of_grain(shard_index: int, shard_count: int) -> grain.MapDataset:
@@ -80,7 +75,7 @@ def config(train: Callable[..., Any], **settings: Any) -> CustomDataConfig:
     )
 
 
-@pytest.mark.parametrize("train", [counting, counting_in_bytes, of_grain, of_grain_loader])
+@pytest.mark.parametrize("train", [counting, of_grain, of_grain_loader])
 @pytest.mark.parametrize("pack", [True, False])
 def test_resumes_with_the_same_batches(train: Callable[..., Any], pack: bool) -> None:
     batches = loaders.make_train_iterator(config(train, pack=pack), batch_size=4)

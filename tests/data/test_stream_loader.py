@@ -20,7 +20,7 @@ from mtf.data.packing import HostBatch
 from mtf.data.settings import HubStreamConfig
 from mtf.data.sources import hub_stream as hub
 from mtf.data.tasks.objectives import PrefixLM, SpanCorruption
-from tests.data.helpers import BYTES, stored
+from tests.data.helpers import BYTES, stored, write_parquet
 from tests.test_loaders import assert_same, examples_of_row, take
 
 pytest.importorskip("datasets")
@@ -35,11 +35,8 @@ def write_files(folder: Path, num_files: int, num_documents: int, kind: str = "j
     for file in range(num_files):
         texts = [f"<{file:02d}{i:04d}{'x' * rng.integers(1, 50)}>" for i in range(num_documents)]
         if kind == "parquet":
-            import pyarrow
-            import pyarrow.parquet
-
-            table = pyarrow.table({"text": texts, "id": range(num_documents)})
-            pyarrow.parquet.write_table(table, folder / f"{file:02d}.parquet", row_group_size=7)
+            rows = [{"text": text, "id": i} for i, text in enumerate(texts)]
+            write_parquet(folder / f"{file:02d}.parquet", rows, row_group_size=7)
         else:
             lines = (json.dumps({"text": text}) + "\n" for text in texts)
             (folder / f"{file:02d}.jsonl").write_text("".join(lines))
@@ -65,8 +62,8 @@ def documents_of(batches: list[HostBatch], first_row: int = 0, num_rows: int | N
     for batch in batches:
         rows = range(first_row, first_row + (num_rows or len(batch["encoder_input_tokens"])))
         for row in rows:
-            for inputs, targets in examples_of_row(batch, row):
-                text += BYTES.decode(inputs) + BYTES.decode(targets)
+            for example in examples_of_row(batch, row):
+                text += documents_of_example(*example)
     return text
 
 
@@ -104,16 +101,13 @@ def test_streams_are_disjoint_and_complete_in_every_epoch(
         assert (epochs[0] != sorted(epochs[0])) == shuffle
 
 
-@pytest.mark.parametrize("num_shards", [3, 8])
-def test_the_global_batch_does_not_depend_on_the_number_of_processes(
-    tmp_path: Path, num_shards: int
-) -> None:
-    """Four streams of six rows; with three processes, a process has parts of two streams."""
+def test_processes_may_have_parts_of_two_streams(tmp_path: Path) -> None:
+    """Four streams of six rows, and three processes."""
     data = stream(write_files(tmp_path, 5, 40), objective=SpanCorruption(merge_documents=4))
     whole = take(make_train_iterator(data, batch_size=24), 20)
     shards = [
-        take(make_train_iterator(data, batch_size=24, shard_id=i, num_shards=num_shards), 20)
-        for i in range(num_shards)
+        take(make_train_iterator(data, batch_size=24, shard_id=i, num_shards=3), 20)
+        for i in range(3)
     ]
     joined = [
         {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.seqio.helpers import BYTES, DOCUMENTS, TRANSLATION, mixture, write_mi
 
 seqio = pytest.importorskip("seqio")
 RANKED = "super_glue_copa_best_option_score_eval"
-LENGTHS = {"inputs": 64, "targets": 32}
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +122,6 @@ def test_they_are_read_without_the_datasets(cached: Path, mirror: Path, tmp_path
         )
         for feature, values in expected.items():
             np.testing.assert_array_equal(found[feature], values)
-
-
-def test_the_token_cache_takes_them_over(cached: Path, mirror: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tokens"
-    arguments = [TRANSLATION, "--output", str(output), "--vocabulary", "byt5"]
-    assert cache.main([*arguments, "--from-seqio", str(cached), "--num-workers", "1"]) == 0
-    data = {"task_feature_lengths": LENGTHS, "pack": False, "shuffle": False}
-
-    def rows(**settings: Any) -> list[tuple[int, ...]]:
-        batches = loaders.make_train_iterator(mixture(mirror, **data, **settings), batch_size=6)
-        taken = itertools.islice(batches, 10)
-        return sorted(tuple(r.tolist()) for b in taken for r in b["decoder_target_tokens"])
-
-    assert rows(loader="cache", cache_dir=str(output)) == rows()
 
 
 def test_a_cache_of_t0s_tasks_for_mt5_is_found_under_their_own_names(

@@ -22,7 +22,6 @@ from mtf.evaluation.infer_eval import compare, find_held_out
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.jobs import Evaluate
 from tests.inference import models
-from tests.test_loaders import assert_same
 
 BYTES = ByteVocabulary()
 MODULE = """
@@ -179,17 +178,6 @@ def test_seqio_makes_each_example_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert sorted(made) == list(range(40))
     data = settings("counted", loader="cache", cache_dir="cache")
     assert sorted(texts(data, 5)) == in_memory
-
-
-@pytest.mark.parametrize("fields", [{}, {"loader": "memory"}])
-def test_a_run_resumes_where_it_was(fields: dict[str, Any]) -> None:
-    first = loaders.make_train_iterator(settings("doubled", **fields), batch_size=4)
-    for _ in range(3):
-        next(first)
-    again = loaders.make_train_iterator(settings("doubled", **fields), batch_size=4)
-    again.set_state(first.get_state())
-    one, other = next(first), next(again)
-    assert_same([one], [other])
 
 
 @pytest.mark.parametrize("fields", [{}, {"loader": "memory"}])

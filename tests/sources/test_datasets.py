@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,7 +21,6 @@ ROWS: list[dict[str, Any]] = [
     {"text": "one", "label": 1, "options": ["a", "b"], "answers": {"text": ["x"], "at": [3]}},
     {"text": None, "label": 0, "options": [], "answers": {"text": [], "at": []}},
 ]
-FEATURES = {"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +31,9 @@ def no_mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module._open_hub.cache_clear()
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows).replace_schema_metadata(
-        {"huggingface": json.dumps(FEATURES)}
-    )
-    pq.write_table(table, path)
-
-
 @pytest.mark.parametrize("subset", [None, "ripe"])
 def test_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subset: str | None) -> None:
-    write(tmp_path / "fruit" / (subset or "") / "train.parquet", ROWS)
+    write_parquet(tmp_path / "fruit" / (subset or "") / "train.parquet", ROWS)
     rows = open_split("fruit", subset, "train", data_dir=tmp_path)
     assert len(rows) == 2
     assert list(rows) == list(rows) == ROWS
@@ -153,8 +142,10 @@ def _trec(numbers: list[tuple[int, int]], coarse: str, fine: str) -> list[dict[s
 
 def test_trec_of_today_is_read_as_in_2021(tmp_path: Path) -> None:
     expected = _trec(TREC_2021, "label-coarse", "label-fine")
-    write(tmp_path / "trec" / "train.parquet", _trec(TREC_2022, "coarse_label", "fine_label"))
-    write(tmp_path / "trec" / "test.parquet", expected)
+    write_parquet(
+        tmp_path / "trec" / "train.parquet", _trec(TREC_2022, "coarse_label", "fine_label")
+    )
+    write_parquet(tmp_path / "trec" / "test.parquet", expected)
     assert list(open_split("trec", None, "test", data_dir=tmp_path)) == expected
     found = open_split("trec", None, "train", data_dir=tmp_path)
     assert (len(found), list(found), list(found.rows(4, 6))) == (6, expected, expected[4:])
@@ -170,7 +161,7 @@ def test_names_of_today() -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "fruit" / "train.parquet"
-    write(path, ROWS)
+    write_parquet(path, ROWS)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"fruit/train\.parquet is not a Parquet file: "):
         open_split("fruit", None, "train", data_dir=tmp_path)

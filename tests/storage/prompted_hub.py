@@ -241,7 +241,8 @@ def _names(row: t0.DatasetRow, tasks: dict[str, str]) -> dict[str, list[str]]:
     for task in tasks:
         name = task.removeprefix(prefix).removesuffix(SCORE_EVAL)
         names.setdefault(name.rpartition("_")[0] if row.key == "anli" else name, []).append(task)
-    for name in t0.MT0_EVAL_TEMPLATES.get(row.groups[-1], ()):  # Tasks have simpler names.
+    for name in (name for group, name in t0.mt0_prompts() if group == row.groups[-1]):
+        # Tasks have simpler names.
         names[name] = names.pop(task_name(row.name, row.subset, name).removeprefix(prefix), [])
     missing = range(len(names), _NUM_TEMPLATES.get(row.key, 1))
     return {**names, **{f"Prompt {index}": [] for index in missing}}

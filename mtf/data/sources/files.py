@@ -20,7 +20,6 @@ import codecs
 import contextlib
 import functools
 import itertools
-import os
 import pickle
 import tempfile
 import weakref
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 from mtf.base import signals, strict_json
 from mtf.base.errors import UserError
 from mtf.base.extras import import_extra
-from mtf.data.sources.lines import Lines, open_lines, parse_line, read_content, split_suffix
+from mtf.data.sources.lines import Lines, parse_line, read_content, split_suffix
 from mtf.data.sources.patterns import matching, why_missing
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")
@@ -67,9 +66,7 @@ def keep(records: Iterable[dict[str, Any]], what: str) -> Rows:
 
     num_rows = 0
     with contextlib.ExitStack() as stack:
-        descriptor, path = tempfile.mkstemp(prefix="mtf-records-")
-        os.close(descriptor)
-        stack.callback(os.unlink, path)
+        path = stack.enter_context(tempfile.NamedTemporaryFile(prefix="mtf-records-")).name
         stack.enter_context(signals.removed_on_stop(path))
         writer = ArrayRecordWriter(path, "group_size:32,uncompressed")
         try:
@@ -131,7 +128,7 @@ def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
     content = read_content(path, "source")
     if suffix == ".json" and content[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         return _read_list(path, bytes(content))
-    lines = open_lines(path, content, blank=b" \r\n")
+    lines = Lines(path, content, blank=b" \r\n")
     return _LineRows(lines, ".jsonl" if suffix == ".json" else suffix, tsv_columns)
 
 
@@ -203,7 +200,7 @@ class _LineRows(Rows):
 
     def _parse(self, index: int) -> Any:
         try:
-            return parse_line(self._suffix, self._lines[index], _EXPECTED, self._lines.columns)
+            return parse_line(self._suffix, self._lines[index], _EXPECTED)
         except UserError as error:
             raise UserError(f"{self._lines.where(index)}: {error}") from error
 

@@ -6,17 +6,19 @@ import codecs
 import contextlib
 import csv
 import gzip
-import io
+import itertools
 import json
 import mmap
+import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from mtf.base import strict_json
 from mtf.base.errors import UserError, did_you_mean
+from mtf.data.sources.problems import Problems
 
 TEXT_SUFFIXES = (".txt", ".txt.gz")
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz")
@@ -30,10 +32,7 @@ class Lines:
       path: path of the file.
       content: content of the file, as `read_content` returns it.
       starts: byte offsets of the non-blank lines.
-      columns: names of the columns, if the format of the file requires that it contains them.
     """
-
-    columns: Sequence[str] = ()
 
     def __init__(self, path: Path, content: bytes | mmap.mmap, blank: bytes):
         """Indexes the lines; a line is blank if it contains only characters in `blank`."""
@@ -70,66 +69,6 @@ class Lines:
         return np.concatenate(starts).tobytes()
 
 
-class CsvRecords(Lines):
-    """The records of a CSV file, which may span several lines because of quoted line breaks.
-
-    The first record, which contains the names of the columns, is not included. Raises UserError if
-    the file is not valid CSV.
-
-    Attributes:
-      numbers: number of the first line of each record, from 1.
-    """
-
-    def __init__(self, path: Path, content: bytes | mmap.mmap, blank: bytes = b""):
-        """Indexes the records; see `Lines`."""
-        self.numbers = array("q")
-        super().__init__(path, content, blank)
-        if len(self):
-            self.columns = next(_csv_reader(self[0].decode()))
-            del self.starts[0], self.numbers[0]
-
-    def __getitem__(self, index: int) -> bytes:
-        following = self.starts[index + 1] if index + 1 < len(self) else len(self.content)
-        return self.content[self.starts[index] : following]
-
-    def where(self, index: int) -> str:
-        """See `Lines`."""
-        return f"{self.path}:{self.numbers[index]}"
-
-    def _index(self, blank: bytes) -> bytes:
-        starts, position, number = array("q"), self.first, 0
-
-        def lines() -> Iterator[str]:
-            nonlocal position, number
-            while position < len(self.content):
-                end = self.content.find(b"\n", position) + 1 or len(self.content)
-                line, position, number = self.content[position:end], end, number + 1
-                yield _decode(line)
-
-        reader = csv.reader(lines(), strict=True)
-        csv.field_size_limit(max(csv.field_size_limit(), len(self.content)))
-        start, first_number = position, 1
-        try:
-            for record in reader:  # The reader reads no further than the end of a record.
-                if record:
-                    starts.append(start)
-                    self.numbers.append(first_number)
-                start, first_number = position, number + 1
-        except (csv.Error, UserError) as error:
-            reason = error if isinstance(error, UserError) else f"not valid CSV: {error}"
-            raise UserError(f"{self.path}:{first_number}: {reason}") from error
-        return starts.tobytes()
-
-
-def open_lines(path: Path, content: bytes | mmap.mmap, blank: bytes) -> Lines:
-    """Indexes the lines of a file or, if its suffix is `.csv`, its records."""
-    return (CsvRecords if split_suffix(path)[1] == ".csv" else Lines)(path, content, blank)
-
-
-def _csv_reader(text: str) -> Iterator[list[str]]:
-    return csv.reader(io.StringIO(text, newline=""), strict=True)
-
-
 @contextlib.contextmanager
 def open_file(path: Path, setting: str) -> Iterator[IO[bytes]]:
     """Opens a file and decompresses it if it is `.gz`; raises UserError if it cannot be read."""
@@ -143,7 +82,16 @@ def open_file(path: Path, setting: str) -> Iterator[IO[bytes]]:
 
 
 def read_content(path: Path, setting: str) -> bytes | mmap.mmap:
-    """Returns the content of a file as a memory map, or as decompressed bytes for `.gz` files."""
+    """Returns the content of a file as a memory map, or in memory if it is `.gz` or `.csv`.
+
+    Each record of a `.csv` file is a JSON object, on the line on which the record starts.
+    """
+    if split_suffix(path)[1] == ".csv":
+        content, number = bytearray(), 1
+        for start, record in read_lines(path, setting):
+            content += b"\n" * (start - number) + record
+            number = start
+        return bytes(content)
     with open_file(path, setting) as file:
         # An empty file cannot be mapped.
         mapped = not path.name.endswith(".gz") and file.read(1)
@@ -151,40 +99,55 @@ def read_content(path: Path, setting: str) -> bytes | mmap.mmap:
 
 
 def read_lines(path: Path, setting: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the number (from 1) and the content of each line; errors name `setting`."""
+    """Yields the number (from 1) and the content of each line; errors name `setting`.
+
+    For a `.csv` file, yields the number of the first line of each record, and the record as JSON.
+    """
     with open_file(path, setting) as file:
-        for number, line in enumerate(file, start=1):
-            yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        first = file.readline().removeprefix(codecs.BOM_UTF8)
+        lines = filter(None, itertools.chain([first], file))
+        if split_suffix(path)[1] == ".csv":
+            yield from _csv_records(path, lines, setting)
+        else:
+            yield from enumerate(lines, start=1)
 
 
-def open_records(path: Path, setting: str) -> tuple[Sequence[str], Iterator[tuple[int, bytes]]]:
-    """Returns the columns of a `.csv` file and its records, or () and `read_lines`."""
-    if split_suffix(path)[1] != ".csv":
-        return (), read_lines(path, setting)
-    records = CsvRecords(path, read_content(path, setting))
-    return records.columns, ((records.numbers[i], records[i]) for i in range(len(records)))
+def _csv_records(path: Path, lines: Iterable[bytes], setting: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the first line and the JSON object of each record after the first, the header.
+
+    Raises UserError if the file is not valid CSV or, at the end, if records have other columns.
+    """
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(map(_decode, lines), strict=True)
+    columns, number, problems = list[str](), 1, Problems(setting)
+    try:
+        for values in reader:
+            if not columns:
+                columns = values
+            elif len(values) == len(columns):
+                record = dict(zip(columns, values, strict=True))
+                yield number, json.dumps(record, ensure_ascii=False).encode()
+            elif values:
+                names = ", ".join(columns)
+                problems.add(
+                    f"{path}:{number}: expected the {len(columns)} columns of the first line "
+                    f"({names}), not {len(values)}"
+                )
+            number = reader.line_num + 1
+    except (csv.Error, UserError) as error:
+        reason = error if isinstance(error, UserError) else f"not valid CSV: {error}"
+        raise UserError(f"{setting}: {path}:{number}: {reason}") from error
+    problems.check()
 
 
-def parse_line(
-    suffix: str, line: bytes, expected: str, columns: Sequence[str] = ()
-) -> str | list[str] | dict[str, Any]:
+def parse_line(suffix: str, line: bytes, expected: str) -> str | list[str] | dict[str, Any]:
     """Returns the text (`.txt`), columns (`.tsv`), or object (`.jsonl`, `.csv`) of a line.
 
-    `columns` are the names of the columns of a `.csv` file. Raises UserError if the line is not
-    UTF-8, if a `.jsonl` line is not a JSON object, or if a `.csv` record has other columns.
-    Messages use `expected` as a description of the object.
+    Raises UserError if the line is not UTF-8, or if a `.jsonl` line is not a JSON object. Messages
+    use `expected` as a description of the object.
     """
     text = _decode(line.removesuffix(b"\n")).rstrip("\r")
-    if suffix == ".csv":
-        values = next(_csv_reader(text))
-        if len(values) != len(columns):
-            names = ", ".join(columns)
-            raise UserError(
-                f"expected the {len(columns)} columns of the first line ({names}), not "
-                f"{len(values)}"
-            )
-        return dict(zip(columns, values, strict=True))
-    if suffix != ".jsonl":
+    if suffix not in (".jsonl", ".csv"):
         return text.split("\t") if suffix == ".tsv" else text
     try:
         values = strict_json.loads(text)

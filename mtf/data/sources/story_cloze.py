@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 from mtf.base.errors import UserError
+from mtf.data.sources.files import open_files
 
 FORM = "https://cs.rochester.edu/nlp/rocstories/"
 # The authors' names for the files of the 2016 version.
@@ -26,15 +26,14 @@ _COLUMNS = {
 
 def read_csv(file: Path) -> list[dict[str, Any]]:
     """Returns the records of a Story Cloze file; raises UserError for any other file."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines)
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+    records = []
+    for row in open_files(str(file)):
+        missing = [name for name in _COLUMNS if name not in row]
         if missing:
             raise UserError(
                 f"{file}: the column {missing[0]} is missing; expected the file "
                 f"{FILES['validation']!r}"
             )
-        records = [{new: row[old] for old, new in _COLUMNS.items()} for row in reader]
-    for record in records:
-        record["answer_right_ending"] = int(record["answer_right_ending"])
+        record = {new: row[old] for old, new in _COLUMNS.items()}
+        records.append({**record, "answer_right_ending": int(record["answer_right_ending"])})
     return records

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 from mtf.base.errors import UserError
 from mtf.data.sources.lines import (
     SUFFIXES,
+    Lines,
     get_text,
-    open_lines,
     parse_line,
     read_content,
     split_suffix,
@@ -159,7 +159,7 @@ class TextFile:
         self._suffix = split_suffix(path)[1]
         # A TSV line with a tab but empty inputs and targets does not count as blank.
         blank = bytes(range(33)).replace(b"\t" if self._suffix == ".tsv" else b"", b"")
-        self._lines = open_lines(path, read_content(path, "data.files"), blank)
+        self._lines = Lines(path, read_content(path, "data.files"), blank)
         self.checksum = zlib.crc32(memoryview(self._lines.content)[self._lines.first :])
         if not len(self):
             raise UserError(f"data.files: {path} is empty; expected at least one line of text")
@@ -170,10 +170,7 @@ class TextFile:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> str | Pair:
-        try:
-            return self._parse(self._lines[index])
-        except UserError as error:  # The file has changed since it was checked.
-            raise UserError(f"data.files: {self._lines.where(index)}: {error}") from error
+        return self._parse(self._lines[index])
 
     def _is_utf8(self) -> bool:
         content = self._lines.content
@@ -209,7 +206,7 @@ class TextFile:
                 self.problems.add(f"{self.path}:{number}: {error}")
 
     def _parse(self, line: bytes) -> str | Pair:
-        values = parse_line(self._suffix, line, _EXPECTED, self._lines.columns)
+        values = parse_line(self._suffix, line, _EXPECTED)
         if isinstance(values, str):
             return values
         if isinstance(values, list):

@@ -156,8 +156,8 @@ def _defined_prompts(definition: Mapping[str, str], templates: Templates) -> Ite
             if "original" in definition["prompts"]:
                 tasks = tuple(task for task in tasks if task.template.original_task)
             if definition["prompts"] == "paper":
-                names = t0.MT0_EVAL_TEMPLATES[group]
-                tasks = tuple(task for task in tasks if task.template.name in names)
+                paper = t0.mt0_prompts()
+                tasks = tuple(task for task in tasks if (group, task.template.name) in paper)
             for task in tasks[:1] if "first" in definition["prompts"] else tasks:
                 if task.name == _BROKEN or any(part in task.name for part in left_out):
                     continue

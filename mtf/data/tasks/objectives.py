@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+from mtf.base.checks import AT_LEAST_ONE, FRACTION, check_fields
 from mtf.base.errors import UserError
 
 if TYPE_CHECKING:  # Showing a recipe needs no NumPy.
@@ -112,8 +113,7 @@ class Objective(abc.ABC):
     max_document_tokens: int = 65536
 
     def __post_init__(self) -> None:
-        self._check("merge_documents", self.merge_documents >= 1, "at least 1")
-        self._check("max_document_tokens", self.max_document_tokens >= 1, "at least 1")
+        check_fields(self, AT_LEAST_ONE, "merge_documents", "max_document_tokens")
 
     @abc.abstractmethod
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
@@ -141,10 +141,6 @@ class Objective(abc.ABC):
         module = "" if cls.__module__ == __name__ else f"{cls.__module__}."
         return {"type": f"{module}{cls.__name__}", **dataclasses.asdict(self)}
 
-    def _check(self, name: str, is_valid: bool, expected: str) -> None:
-        if not is_valid:
-            raise UserError(f"data.objective.{name} must be {expected}, not {getattr(self, name)}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Denoising(Objective):
@@ -158,8 +154,7 @@ class _Denoising(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_valid = 0 < self.noise_density < 1
-        self._check("noise_density", is_valid, "greater than 0 and less than 1")
+        check_fields(self, FRACTION, "noise_density")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +169,7 @@ class SpanCorruption(_Denoising):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_valid = self.mean_noise_span_length >= 1
-        self._check("mean_noise_span_length", is_valid, "at least 1 token")
+        check_fields(self, AT_LEAST_ONE, "mean_noise_span_length")
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Objective`."""
@@ -250,8 +244,7 @@ class BertStyle(_Denoising):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_valid = 0 <= self.random_token_rate <= 1
-        self._check("random_token_rate", is_valid, "at least 0 and at most 1")
+        check_fields(self, ("in [0, 1]", lambda x: 0 <= x <= 1), "random_token_rate")
 
     def segment_lengths(self, lengths: Mapping[str, int], inputs_add_eos: bool) -> SegmentLengths:
         """See `Objective`."""

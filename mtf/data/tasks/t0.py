@@ -6,7 +6,9 @@ contains its groups, its size and hashes of its templates.
 
 For mT0's evaluation, promptsource's English templates for XNLI, COPA, Story Cloze and Winogrande
 are applied to each language of XNLI, XCOPA, XStoryCloze and XWinograd. mT0's first repository
-instead defines one prompt for XNLI and one for XCOPA.
+instead defines one prompt for XNLI and one for XCOPA. `mt0_prompts.csv` contains the templates that
+were used for the evaluation in https://arxiv.org/abs/2211.01786 (bigscience-workshop/bigscience,
+evaluation/results/tr13/tzeroeval/evaluate_mt0.slurm).
 """
 
 from __future__ import annotations
@@ -31,38 +33,6 @@ LANGUAGES = {
     "XCOPA": "et ht id it qu sw ta th tr vi zh",
     "XSTORY_CLOZE": "ar es eu hi id my ru sw te zh",
     "XWINOGRAD": "en fr jp pt ru zh",
-}
-# Templates used for evaluation in https://arxiv.org/abs/2211.01786 (bigscience-workshop/bigscience,
-# evaluation/results/tr13/tzeroeval/evaluate_mt0.slurm).
-MT0_EVAL_TEMPLATES = {
-    "XNLI": (
-        "GPT-3 style",
-        "MNLI crowdsource",
-        "can we infer",
-        "guaranteed/possible/impossible",
-        "justified in saying",
-    ),
-    "XCOPA": (
-        "C1 or C2? premise, so/because…",
-        "best_option",
-        "cause_effect",
-        "i_am_hesitating",
-        "plausible_alternatives",
-    ),
-    "XSTORY_CLOZE": (
-        "Answer Given options",
-        "Choose Story Ending",
-        "Generate Ending",
-        "Novel Correct Ending",
-        "Story Continuation and Options",
-    ),
-    "XWINOGRAD": (
-        "Replace",
-        "True or False",
-        "does underscore refer to",
-        "stand for",
-        "underscore refer to",
-    ),
 }
 # XWinograd has only a test split, which mT0's authors used for evaluation.
 _SPLITS = {"XWINOGRAD": {"validation": "test", "test": "test"}}
@@ -108,6 +78,12 @@ def datasets() -> tuple[DatasetRow, ...]:
         )
         for row in table("t0_datasets.csv")
     )
+
+
+@functools.cache
+def mt0_prompts() -> tuple[tuple[str, str], ...]:
+    """Returns the rows of `mt0_prompts.csv`: (group of datasets, name of a template)."""
+    return tuple((row["group"], row["template"]) for row in table("mt0_prompts.csv"))
 
 
 def other_datasets(templates: Templates) -> list[DatasetRow]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from mtf.base.checks import AT_LEAST_ZERO, check_fields
 from mtf.base.downloads import as_user_errors, downloaded
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.extras import import_extra
@@ -34,8 +35,7 @@ class _ExtraIds:
     extra_ids: int
 
     def __post_init__(self) -> None:
-        if self.extra_ids < 0:
-            raise UserError(f"extra_ids must be at least 0, not {self.extra_ids}")
+        check_fields(self, AT_LEAST_ZERO, "extra_ids")
 
     @property
     def vocab_size(self) -> int:
