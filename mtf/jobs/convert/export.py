@@ -25,6 +25,7 @@ from conversion import (
 from conversion.architecture import infer_architecture
 from conversion.families import describe
 from conversion.huggingface_config import read_config
+from conversion.huggingface_reader import is_huggingface
 from conversion.peft_writer import WEIGHTS_FILE, check_adapters, write_adapters
 from conversion.safetensors_file import open_tensors
 from conversion.sentencepiece_model import read_sentencepiece
@@ -37,7 +38,7 @@ from mtf.base.errors import RunError, UserError
 from mtf.base.progress import rate_bar, waiting
 from mtf.base.writing import new_directory
 from mtf.config.run_dir import write_job
-from mtf.data.sources.hub import copied_model
+from mtf.data.sources.hub import copied_model, model_name
 from mtf.data.text.vocabularies import (
     ByteVocabulary,
     SentencePieceVocabulary,
@@ -177,7 +178,7 @@ def _to_adapters(job: Convert, output: AnyPath) -> Iterator[Plan]:
         weights = write_adapters(
             source,
             directory,
-            base=start if start is not None and opening.is_for_transformers(start) else None,
+            base=start if start and (model_name(start) or is_huggingface(as_path(start))) else None,
             dropout_rate=0.0 if lora is None else lora.dropout_rate,
         )
         record = Written()
