@@ -193,6 +193,11 @@ class Checkpoint:
         step = "" if self.step is None else f", step {self.step}"
         return f"{self.source} ({self.layout}{kind}{step})"
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the checkpoint contains optimizer state."""
+        return any(name.startswith("state/param_states/") for name in self.tensors)
+
     def parameters(self) -> dict[str, Tensor]:
         """Returns a dict mapping names, without "target/", to the model's parameters."""
         parts = ((name.partition("/"), tensor) for name, tensor in self.tensors.items())

@@ -23,15 +23,14 @@ _TINY = Path(__file__).with_name("tiny")
 _MODEL, _PAIRS, _CHOICES = (str(_TINY / name) for name in ("model", "pairs.tsv", "choices.jsonl"))
 
 
-def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
+def smoke_test(config: fdl.Config) -> None:
     """Runs any job offline with a tiny model and little data, in a minute on a laptop.
 
     Training starts from scratch and takes 20 steps with 4 short rows each. It keeps the objective,
     loss, optimizer, schedule and local data (files, corpora, and a mixture's cache or mirror). Text
-    that ships with Python replaces data from the Hugging Face hub, or all data if `python_text` is
-    set. A remote vocabulary is replaced by bytes with 125 sentinels, unless the data come from a
-    cache. The other jobs read a model and data that come with mtf, unless a checkpoint and local
-    data are given.
+    that ships with Python replaces data from the Hugging Face hub. A remote vocabulary is replaced
+    by bytes with 125 sentinels, unless the data come from a cache. The other jobs read a model and
+    data that come with mtf, unless a checkpoint and local data are given.
     """
     job = fdl.get_callable(config)
     if job is Cache:
@@ -41,7 +40,7 @@ def smoke_test(config: fdl.Config, python_text: bool = False) -> None:
     local_cpu(config)
     config.batch_size = 4
     if _has_field(config, "train_steps"):
-        _shrink(config, python_text)
+        _shrink(config)
     if job in (Evaluate, Infer):
         config.checkpoint = config.checkpoint or _MODEL
     if job is Evaluate and builders.data.is_remote(config.data):
@@ -77,13 +76,13 @@ def _use_tiny_task(config: fdl.Config[Cache]) -> None:
         config.task = fdl.Config(DatasetTaskConfig, files={"train": _PAIRS}, **columns)
 
 
-def _shrink(config: fdl.Config[Train], python_text: bool) -> None:
+def _shrink(config: fdl.Config[Train]) -> None:
     network = config.model.network
     network.emb_dim, network.num_heads, network.head_dim, network.mlp_dim = 32, 2, 16, 64
     network.num_encoder_layers = network.num_decoder_layers = 1
     network.remat_policy = "none"
     data = config.data
-    if python_text or builders.data.is_remote(data):
+    if builders.data.is_remote(data):
         config.data = data = builders.data.python_text(data)
     vocabulary = data.vocabulary
     if getattr(data, "cache_dir", None) is None and "://" in getattr(vocabulary, "path", ""):

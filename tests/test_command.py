@@ -50,7 +50,7 @@ def test_a_command_that_writes_is_not_done_when_its_reader_leaves(
 
     module = importlib.import_module(command)
     is_export = "convert" in command
-    target = "mtf.jobs.convert.run._run_one" if is_export else "mtf.jobs.cache.run._write"
+    target = "mtf.jobs.convert.run.export" if is_export else "mtf.jobs.cache.run._write"
     monkeypatch.setattr(target, closed)
     arguments = {
         "mtf.cli.convert.command": [str(tmp_path), str(tmp_path / "out"), "--to", "hf"],

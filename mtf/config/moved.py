@@ -28,14 +28,17 @@ _CLASSES = {
 }
 
 # Fiddle stores the name of a field in a list of fields and beside its value.
-_REMOVED_FIELDS = ("logical_factor_rules", "push_to_hub")
+_REMOVED_FIELDS = ("all", "logical_factor_rules", "push_to_hub")
 _REMOVED = {*_REMOVED_FIELDS, *(f"Attr(name={name!r})" for name in _REMOVED_FIELDS)}
 
 
 def with_todays_names(value: dict[str, Any]) -> dict[str, Any]:
     """Returns a JSON object of a config.json with old names replaced or removed."""
     if isinstance(items := value.get("items"), list):
-        kept = [x for x in items if not (isinstance(x, list) and _REMOVED & {*map(str, x)})]
+        removed = _REMOVED
+        if not any(isinstance(x, list) and x[-1] == "output" for x in items):
+            removed = _REMOVED - {"all"}  # A key "all" of a dict, not the field of Convert.
+        kept = [x for x in items if not (isinstance(x, list) and removed & {*map(str, x)})]
         return {**value, "items": kept}
     module, name = str(value.get("module")), str(value.get("name"))
     if module.startswith("recipes._own"):  # old name of the user's recipes.py or recipes/MODULE.py

@@ -115,7 +115,7 @@ def evaluate_rank_task(
     `title`. Raises UserError if a score is NaN or infinite.
     """
     if not from_first_process(results.done):
-        examples, truncated_before = data.examples, predictor.num_truncated
+        examples = data.examples
         with progress_bar(title, len(examples), shown=is_first_process()) as show:
 
             def advance(number: int) -> None:
@@ -135,7 +135,7 @@ def evaluate_rank_task(
         if is_first_process():
             heartbeat.beat(WRITING)
             lines = (_line(task, e, s) for e, s in zip(examples, scores, strict=True))
-            results.write_part(lines, predictor.num_truncated - truncated_before)
+            results.write_part(lines, sum(each.truncated for each in scores))
             results.finish()
     if not is_first_process():
         return None

@@ -20,7 +20,7 @@ from mtf.training.metrics import MetricsWriter
 Kind = Literal["rank", "generate"]
 
 RESULTS, TABLE = "results.json", "results.md"
-FIGURE, TEXT_FIGURE = "accuracy.png", "scores.png"
+FIGURE = "accuracy.png"
 # The file for predictions of ranked tasks, and the folder for predictions of generated tasks.
 PREDICTIONS, TEXT_PREDICTIONS = "predictions.jsonl", "predictions"
 TENSORBOARD = "tensorboard"
@@ -157,17 +157,8 @@ def write(folder: AnyPath, results: Sequence[TaskResult], about: Mapping[str, An
     """
     title = f"{about['data']}: {as_path(about['checkpoint']).name}"
     (folder / TABLE).write_text(_as_markdown(results, title), encoding="utf-8")
-    ranked = [(name, "accuracy", tasks) for name, kind, tasks in _groups(results) if kind == "rank"]
-    generated = [
-        (f"{name}\n{metric}" if metric else name, metric or "", of_metric)
-        for name, kind, tasks in _groups(results)
-        for metric in dict.fromkeys(r.first_metric for r in tasks if kind == "generate")
-        if (of_metric := [r for r in tasks if r.first_metric == metric])
-    ]
-    if ranked:
-        _plot(ranked, folder / FIGURE, title, "accuracy (%)")
-    if generated:
-        _plot(generated, folder / TEXT_FIGURE, title, "score")
+    if ranked := [(name, tasks) for name, kind, tasks in _groups(results) if kind == "rank"]:
+        _plot(ranked, folder / FIGURE, title)
     write_environment(folder, [str(device) for device in jax.devices()])
     content = strict_json.dumps(_as_json(results, about), indent=1, ensure_ascii=False)
     write_atomically(folder / RESULTS, content + "\n")
@@ -269,7 +260,7 @@ def summary(results: Sequence[TaskResult], output_dir: AnyPath) -> str:
     lines += [f"note: {note}" for note in _notes(results)]
     kinds = {result.kind for result in results}
     others = [RESULTS, *([PREDICTIONS, FIGURE] if "rank" in kinds else [])]
-    others += [f"{TEXT_PREDICTIONS}/", TEXT_FIGURE] if "generate" in kinds else []
+    others += [f"{TEXT_PREDICTIONS}/"] if "generate" in kinds else []
     return "\n".join([*lines, f"results        {output_dir}/{TABLE} (and {', '.join(others)})"])
 
 
@@ -361,26 +352,23 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _plot(
-    panels: Sequence[tuple[str, str, Sequence[TaskResult]]], file: AnyPath, title: str, label: str
-) -> None:
-    """Draws a box plot for each panel, as in figure 4 of T0's paper. Each point is a prompt.
+def _plot(datasets: Sequence[tuple[str, Sequence[TaskResult]]], file: AnyPath, title: str) -> None:
+    """Draws a box plot of accuracies for each dataset, as in figure 4 of T0's paper.
 
-    A panel consists of a title, a metric and tasks. Prompts that are excluded from averages are
-    drawn as hollow points and do not affect the box. The dotted line shows the majority baseline of
-    ranked tasks.
+    Each point is a ranked task. Tasks that are excluded from averages are drawn as hollow points
+    and do not affect the box. The dotted line shows the majority baseline.
     """
-    num_columns = min(len(panels), 4)
-    num_rows = -(-len(panels) // num_columns)
+    num_columns = min(len(datasets), 4)
+    num_rows = -(-len(datasets) // num_columns)
     figure = new_figure(2.6 * num_columns, 2.6 * num_rows + 0.4)
     figure.suptitle(title)
     grid = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
-    for axes, (name, metric, tasks) in zip(grid, panels, strict=False):
-        drawn = [r for r in tasks if not math.isnan(r.metrics.get(metric, math.nan))]
-        counted = [r.metrics[metric] for r in drawn if r.is_complete]
-        others = [r.metrics[metric] for r in drawn if not r.is_complete]
+    for axes, (name, tasks) in zip(grid, datasets, strict=False):
+        drawn = [r for r in tasks if r.metrics]
+        counted = [r.metrics["accuracy"] for r in drawn if r.is_complete]
+        others = [r.metrics["accuracy"] for r in drawn if not r.is_complete]
         axes.set_title(f"{name}\n{_num_complete(tasks)} prompts", fontsize=9)
-        axes.set(xlim=(0.5, 1.5), ylim=(0, max((100, *counted, *others))))
+        axes.set(xlim=(0.5, 1.5), ylim=(0, 100))
         axes.grid(axis="y", alpha=0.3)
         if not drawn:
             axes.text(1, 50, "no data", ha="center", va="center", color="gray")
@@ -392,9 +380,9 @@ def _plot(
             places = 1 + np.linspace(-spread, spread, len(values))
             axes.scatter(places, values, facecolors=face, **style)
         axes.set_xticks([])
-        for r in [r for r in drawn if r.is_complete and r.kind == "rank"][:1]:
+        for r in [r for r in drawn if r.is_complete][:1]:
             axes.axhline(r.metrics["majority"], color="gray", linestyle=":", lw=1)
-    for axes in grid[len(panels) :]:
+    for axes in grid[len(datasets) :]:
         axes.set_axis_off()
-    grid[0].set_ylabel(label)
+    grid[0].set_ylabel("accuracy (%)")
     write_figure(figure, file)

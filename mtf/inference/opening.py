@@ -12,7 +12,7 @@ from conversion import formats, mapping
 from conversion.families import SPECIAL_IDS, published
 from conversion.huggingface import ModelType
 from conversion.huggingface_config import described_by, is_config
-from conversion.huggingface_reader import is_huggingface, needed_files
+from conversion.huggingface_reader import needed_files
 from conversion.sentencepiece_model import read_sentencepiece
 from conversion.tokenizer import (
     bytes_of,
@@ -169,11 +169,6 @@ def local_source(path: str | AnyPath) -> str | AnyPath:
     if isinstance(path, str) and model_name(path) is not None:
         return download_model(path, needed_files)
     return path
-
-
-def is_for_transformers(path: str) -> bool:
-    """Returns whether `path` is a model on the hub or a Hugging Face directory."""
-    return model_name(path) is not None or is_huggingface(as_path(path))
 
 
 def open_source(

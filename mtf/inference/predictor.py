@@ -88,7 +88,6 @@ class Predictor:
 
     Attributes:
       params: parameters on the mesh; they can be replaced by parameters of the same shapes.
-      num_truncated: number of examples truncated so far.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class Predictor:
         axes = t5.param_axes(model.network, stacked=stacked)
         self.params = jax.device_put(params, partitioner.shardings(shapes, axes))
         self.max_inputs_length, self.max_targets_length = max_inputs_length, max_targets_length
-        self.num_truncated = 0
         self._network, self._partitioner = model.network, partitioner
         self._eos_id = EOS_ID if vocabulary is None else vocabulary.eos_id
         self._num_parts = partitioner.num_data_shards
@@ -173,7 +171,6 @@ class Predictor:
             truncated = len(inputs) > self.max_inputs_length or any(
                 len(target) > self.max_targets_length for target in targets
             )
-            self.num_truncated += truncated
             items += make_items(example, inputs[: self.max_inputs_length], kept)
             num_tokens = np.array([len(target) for target in kept], np.int32)
             scores = np.full(len(kept), np.nan, np.float32)
@@ -244,7 +241,6 @@ class Predictor:
         for window in self._windows(zip(itertools.count(), inputs, seeds, strict=False)):
             for example, ids, _ in window:
                 _check(example, ids)
-                self.num_truncated += len(ids) > self.max_inputs_length
             rows = sorted(window, key=lambda row: len(row[1]), reverse=True)
             results: dict[int, list[Generation]] = {}
             batches = _batched(rows, self._batch_size)

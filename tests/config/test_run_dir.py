@@ -220,7 +220,13 @@ def test_every_component_is_found() -> None:
     assert isinstance(stream.data.vocabulary, SentencePieceVocabulary)
     assert _built("rank_files").data == RankFilesConfig(files="mine.jsonl")
     assert _built("infer").decoding.num_beams == 1
-    assert _built("convert").dtype == "bfloat16"  # It had a field that was removed.
+    assert _built("convert").dtype == "bfloat16"  # It had fields that were removed.
+
+
+def test_a_key_with_the_name_of_a_removed_field_stays() -> None:
+    config = fdl.Config(HubStreamConfig, dataset="a/b", subsets={"all": 1.0, "en": 2.0})
+    there = config_lib.load_json(config_lib.dump_json(config), "here")
+    assert fdl.build(there.subsets) == {"all": 1.0, "en": 2.0}
 
 
 def test_functions_of_private_modules_have_the_names_that_users_import() -> None:

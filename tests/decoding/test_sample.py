@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -12,8 +10,6 @@ from scipy import stats
 from mtf.inference.decoding.generate import Generated, generate
 from mtf.inference.decoding.sample import restrict
 from mtf.inference.decoding.settings import DecodingConfig
-from mtf.models import t5
-from tests.decoding import reference
 from tests.decoding.test_generate import LENGTH, eos, log_probs_of_rows, params, prompts
 from tests.models.test_t5 import SMALL
 
@@ -107,14 +103,3 @@ def test_scores_are_log_probabilities_of_the_model() -> None:
             length = tokens.index(eos()) + 1 if eos() in tokens else LENGTH
             pieces = [log_probs(tuple(tokens[:i]))[tokens[i]] for i in range(length)]
             np.testing.assert_allclose(score, sum(pieces), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_tied_output_projection() -> None:
-    tied = dataclasses.replace(SMALL, logits_via_embedding=True, mlp_activations=("relu",))
-    weights = t5.init_params(tied, jax.random.PRNGKey(0))
-    decoding = DecodingConfig(max_length=LENGTH)
-    tokens = np.asarray(generate(tied, weights, prompts(), decoding, eos_id=-1).tokens)
-    for row, inputs in enumerate(prompts()):
-        log_probs = reference.log_probs_of(tied, weights, inputs, LENGTH)
-        assert tokens[row, 0].tolist() == reference.greedy(log_probs, LENGTH, -1)[0]

@@ -170,7 +170,7 @@ def test_metrics_are_those_of_the_predictions_file(
     assert "## sights, generated" in page
     assert {path.name for path in out.iterdir()} == {
         *("results.json", "results.md", "predictions.jsonl", "predictions", "accuracy.png"),
-        *("scores.png", "environment.json", "tensorboard", "end.json", "processes"),
+        *("environment.json", "tensorboard", "end.json", "processes"),
     }
     assert "Mean of the first metric over 2 of 2 generated tasks" in capsys.readouterr().out
 

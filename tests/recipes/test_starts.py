@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,11 +186,6 @@ def test_a_mirror_and_local_files_are_local_data() -> None:
     assert job.batch_size % job.data.num_streams == 0
 
 
-def test_a_smoke_test_takes_pythons_text_if_asked() -> None:
-    data = applied("mt0_xxl(files='mine.tsv')", "smoke_test(python_text=True)").data
-    assert data.files is None and not data.pack
-
-
 def test_a_smoke_test_gives_only_required_arguments_if_there_are_others() -> None:
     config = config_lib.resolve("recipes.t5_1_1_finetune(size='base')", ["smoke_test"])
     assert config.data.files == "train.tsv"
@@ -252,21 +246,6 @@ def test_fiddlers_are_documented_functions_that_return_nothing() -> None:
     for function in public:
         assert ast.unparse(function.returns) == "None"  # type: ignore[arg-type]
         assert f"`{function.name}" in page
-
-
-# What follows trains for real: a process each, with few steps.
-
-FEW_STEPS = ["--apply", "smoke_test", "--set", "train_steps=2", "model.network.emb_dim=16"]
-FEW_STEPS += ["trainer.stats_period=1", "trainer.eval_period=None", "num_samples=0"]
-FEW_STEPS += ["model.network.vocab_size=32128"]
-
-
-def first_metrics(recipe: str, folder: Path) -> dict[str, float]:
-    """Trains for two steps; what the first one measured, before anything was learned."""
-    small.run([f"recipes.{recipe}", *FEW_STEPS, "model_dir=run"], folder)
-    assert small.steps(folder / "run") == [2]
-    first, _ = small.read_metrics(folder / "run")
-    return first
 
 
 CHEAP = ("cache", "convert")
@@ -332,11 +311,3 @@ def without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTF_CACHE", str(cache))
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-@pytest.mark.slow
-def test_real_run_of_t0pp_offline(tmp_path: Path) -> None:
-    first = first_metrics("t0pp_xxl", tmp_path)
-    # Divided by all positions of the targets, padding included; its rows are T5's.
-    filled = first["non_padding_fraction/decoder"]
-    assert first["loss"] == pytest.approx(filled * math.log(32128), rel=0.1)

@@ -100,4 +100,4 @@ def _show(options: Mapping[str, Any]) -> int:
     step = options.get("step")
     if options["inspect"]:
         return inspection.inspect(options["checkpoint"], step)
-    return inspection.compare_checkpoints(options["checkpoint"], options["output"], step)
+    return inspection.compare(options["checkpoint"], options["output"], step)

@@ -25,7 +25,7 @@ from conversion import (
 from conversion.architecture import infer_architecture
 from conversion.families import describe
 from conversion.huggingface_config import read_config
-from conversion.inspection import has_state
+from conversion.huggingface_reader import is_huggingface
 from conversion.peft_writer import WEIGHTS_FILE, check_adapters, write_adapters
 from conversion.safetensors_file import open_tensors
 from conversion.sentencepiece_model import read_sentencepiece
@@ -38,7 +38,7 @@ from mtf.base.errors import RunError, UserError
 from mtf.base.progress import rate_bar, waiting
 from mtf.base.writing import new_directory
 from mtf.config.run_dir import write_job
-from mtf.data.sources.hub import copied_model
+from mtf.data.sources.hub import copied_model, model_name
 from mtf.data.text.vocabularies import (
     ByteVocabulary,
     SentencePieceVocabulary,
@@ -74,10 +74,6 @@ class Plan:
     content: str
 
 
-class VerificationError(RunError):
-    """Raised if an exported model fails verification; nothing was written."""
-
-
 def export(job: Convert) -> Iterator[Plan]:
     """Checks everything that an export reads, yields a plan, and then writes and prints.
 
@@ -110,7 +106,7 @@ def _to_huggingface(job: Convert, output: AnyPath) -> Iterator[Plan]:
             _compare_logits(export, directory)
         write_job(directory, job)
     _print_written(plan, job)
-    if has_state(source):
+    if source.has_state:
         print("Optimizer state: dropped; Hugging Face's format has none")
     _print_usage(export, repr(str(output)))
 
@@ -160,7 +156,7 @@ def _to_training_state(job: Convert, output: AnyPath) -> Iterator[Plan]:
             _compare_logits(model, source.path)
         write_job(directory, job)
     _print_written(plan, job)
-    state = "dropped;" if has_state(source) else "none in the source;"
+    state = "dropped;" if source.has_state else "none in the source;"
     num_slots = sum(tensor.startswith(SLOTS) for tensor in tensors)
     state = f"kept ({num_slots} tensors)," if num_slots else state
     print(f"Optimizer state: {state} step {step}")
@@ -182,7 +178,7 @@ def _to_adapters(job: Convert, output: AnyPath) -> Iterator[Plan]:
         weights = write_adapters(
             source,
             directory,
-            base=start if start is not None and opening.is_for_transformers(start) else None,
+            base=start if start and (model_name(start) or is_huggingface(as_path(start))) else None,
             dropout_rate=0.0 if lora is None else lora.dropout_rate,
         )
         record = Written()
@@ -243,7 +239,7 @@ def _opened(directory: AnyPath) -> Checkpoint:
 
 
 def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) -> None:
-    """Raises VerificationError if the tensors that `read` returns are not those written."""
+    """Raises RunError if the tensors that `read` returns are not those written."""
     try:
         with waiting("reading the files back"):
             found = read()
@@ -253,7 +249,7 @@ def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) ->
     except ConversionError as error:
         problem = str(error)
     if problem:
-        raise VerificationError(
+        raise RunError(
             f"The files do not contain what was written, so they were deleted. {problem} Check the "
             "disk and the memory of this machine."
         )
@@ -261,14 +257,14 @@ def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) ->
 
 
 def _compare_logits(export: huggingface.Export, directory: AnyPath) -> None:
-    """Compares an export with a Hugging Face model; raises VerificationError if they differ."""
+    """Compares an export with a Hugging Face model; raises RunError if they differ."""
     from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
 
     with waiting("comparing logits"):
         passed, report = compare(export, Path(str(directory)))
     print(report)
     if not passed:
-        raise VerificationError("The logits differ, so nothing was written.")
+        raise RunError("The logits differ, so nothing was written.")
 
 
 def _huggingface_export(job: Convert, notes: list[str]) -> huggingface.Export:

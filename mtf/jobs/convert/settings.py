@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from mtf.base.checks import check_fields, one_of
 from mtf.base.errors import UserError
-from mtf.config import summarize
 from mtf.jobs.job import Job
 from mtf.storage import AnyPath
 
@@ -33,7 +32,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "
 
 
 @dataclasses.dataclass(frozen=True)
-class Convert(Job[tuple[AnyPath, ...]]):
+class Convert(Job[AnyPath]):
     """Converts a checkpoint from any format to another, and verifies the result.
 
     docs/checkpoints.md describes the formats and the verification. The fields are the options of
@@ -63,8 +62,6 @@ class Convert(Job[tuple[AnyPath, ...]]):
       optimizer: whether to keep or drop the optimizer state; None for keep, if the checkpoint has
         one and the format can hold it.
       max_shard_size: the maximum size of a weight file, such as 500MB; None for 5GB.
-      all: whether to convert each checkpoint_STEP of the run to OUTPUT/checkpoint_STEP, except
-        those that exist already.
       allow_non_finite: whether to convert even if parameters contain NaN or infinity, which is an
         error by default.
     """
@@ -81,28 +78,23 @@ class Convert(Job[tuple[AnyPath, ...]]):
     dtype: str | None = None
     optimizer: Literal["keep", "drop"] | None = None
     max_shard_size: str | None = None
-    all: bool = False
     allow_non_finite: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, one_of(*_kinds()), "to")
-        problems, kinds = [], _kinds()
+        kinds = _kinds()
         kind = kinds[self.to]
         # Further checks of `verify` are in `export`.
         if given := [name.replace("_", "-") for name in kind.refused if getattr(self, name)]:
             reason = "which writes float32 adapters" if self.to == "peft" else "only with --to hf"
             shown = ", --".join(given)
-            problems.append(f"--{shown} cannot be used with --to {self.to}, {reason}.")
-        elif not kind.has_state and self.optimizer == "keep":
+            raise UserError(f"--{shown} cannot be used with --to {self.to}, {reason}.")
+        if not kind.has_state and self.optimizer == "keep":
             *others, last = (to for to, each in kinds.items() if each.has_state)
-            problems.append(
+            raise UserError(
                 f"--optimizer keep: {kind.title}'s format has no optimizer state. Use --to "
                 f"{', '.join(others)} or {last}, or --optimizer drop."
             )
-        if self.all and self.step is not None:
-            problems.append("--step cannot be used with --all (several checkpoints).")
-        if problems:
-            raise UserError(summarize(problems))
         self.max_shard_bytes  # noqa: B018 - checks the size
 
     @property
