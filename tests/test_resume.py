@@ -172,23 +172,3 @@ def test_start_that_was_killed_early_can_be_repeated(
     (tmp_path / "run" / "notes.txt").write_text("mine")
     assert main(arguments) == 2
     assert "is not empty and is not a run directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_damaged_checkpoint_is_not_believed(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
-    run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
-    latest = run_dir / "checkpoints" / f"checkpoint_{LAST_STEP}"
-    if damage == "flipped":
-        said = f"{small.flip_a_bit(latest / 'state')} is damaged"
-    else:
-        (latest / "state" / "manifest.ocdbt").unlink()
-        said = f"{latest} is incomplete: state/manifest.ocdbt is missing. If it is a copy"
-    again = ["--from", str(run_dir), "--set", f"train_steps={LAST_STEP + 1}"]
-    assert main(again) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Delete this checkpoint to resume from the previous one." in error
-    shutil.rmtree(latest)
-    assert main([*again, "--dry-run"]) == 0

@@ -78,8 +78,8 @@ def test_faults_of_stores(tmp_path: Path) -> None:
         store_faults.Case("s3", "convert", "reset_inside", 2, 1000),
         store_faults.Case("http", "convert_hf", "no_ranges", 0, 1000),
         store_faults.Case("http", "fetch_hf", 429, 1, 1),
-        store_faults.Case("gs", "train", 401, 150, 1000),
-        store_faults.Case("gs", "train", 503, 150, 1000),
+        store_faults.Case("gs", "train", 401, 300, 1000),
+        store_faults.Case("gs", "train", 503, 300, 1000),
     ]
     outcomes, problems = zip(*store_faults.run_cases(chosen, tmp_path), strict=True)
     assert not any(problems), problems
