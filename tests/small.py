@@ -222,6 +222,13 @@ def read_data_state(run_dir: AnyPath, step: int) -> dict[str, Any]:
     return state
 
 
+def read_measured(run_dir: AnyPath, step: int) -> dict[str, float]:
+    """The metrics that are stored in a checkpoint."""
+    file = run_dir / "checkpoints" / f"checkpoint_{step}" / "metrics" / "metrics"
+    measured: dict[str, float] = json.loads(file.read_text())
+    return measured
+
+
 def read_metrics(run_dir: AnyPath, kind: str = "train") -> list[dict[str, float]]:
     """The lines of a metrics.jsonl without what depends on the clock."""
     lines = (run_dir / kind / "metrics.jsonl").read_text().splitlines()
@@ -248,5 +255,7 @@ def assert_same_end(run_dir: AnyPath, reference: AnyPath, step: int) -> None:
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []
     assert read_data_state(run_dir, step) == read_data_state(reference, step)
-    for kind in ("train", "training_eval/held_out"):
-        assert read_metrics(run_dir, kind) == read_metrics(reference, kind)
+    assert read_measured(run_dir, step) == read_measured(reference, step)
+    for kind in ("train", "training_eval/held_out", "inference_eval/held_out"):
+        if kind == "train" or (reference / kind).is_dir():
+            assert read_metrics(run_dir, kind) == read_metrics(reference, kind)

@@ -24,8 +24,6 @@ from urllib.parse import quote
 _LOCK = threading.RLock()
 # (object, first byte, end) of the contents that the GCS server has sent.
 SERVED: list[tuple[str, int, int]] = []
-# While this list has an element, the GCS server answers every request with this status.
-REFUSES: list[int] = []
 
 
 def _teach_generations() -> None:
@@ -72,10 +70,6 @@ def _teach_generations() -> None:
         @functools.wraps(handler)
         def handle(request: Any, response: Any, storage: Any) -> None:
             _ = request.data  # Closing a connection whose body was not read would reset it.
-            if REFUSES:
-                response.status = HTTPStatus(REFUSES[-1])
-                response.json({"error": {"message": response.status.phrase}})
-                return
             with _LOCK:
                 handler(request, response, storage)
 
@@ -178,7 +172,6 @@ def serving(handler: Callable[..., Any]) -> Iterator[str]:
 @contextlib.contextmanager
 def s3(*buckets: str) -> Iterator[str]:
     """Starts moto's S3 with empty buckets; yields its address."""
-    import boto3
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # It logs every request.
@@ -186,15 +179,8 @@ def s3(*buckets: str) -> Iterator[str]:
     started.start()
     host, port = started.get_host_and_port()
     try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=f"http://{host}:{port}",
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-        )
         for bucket in buckets:
-            client.create_bucket(Bucket=bucket)
+            _send(f"http://{host}:{port}", "PUT", f"/{bucket}", b"")
         yield f"http://{host}:{port}"
     finally:
         started.stop()

@@ -52,31 +52,38 @@ def test_a_damaged_checkpoint_of_a_run_can_be_deleted(
     latest = run_dir / "checkpoints" / "checkpoint_4"
     assert (latest / file).is_file()
     (latest / file).write_bytes(content)
-    assert_advises(run_dir, latest, capsys)
+    assert_advises(run_dir, str(latest), capsys)
 
 
-def test_an_array_that_cannot_be_decoded(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("damage", ["flipped", "not decodable", "missing"])
+def test_damaged_arrays(
+    whole: Path, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = shutil.copytree(whole, tmp_path / "run")
     latest = run_dir / "checkpoints" / "checkpoint_4"
-    files = [path for path in (latest / "state").rglob("*") if path.is_file()]
-    file = max(files, key=lambda path: path.stat().st_size)
-    magic = b"\x28\xb5\x2f\xfd"  # the beginning of a part that is compressed with Zstandard
-    content = file.read_bytes()
-    assert content.count(magic) > 1
-    file.write_bytes(content.replace(magic, bytes(4)))
-    assert_advises(run_dir, latest, capsys)
+    if damage == "missing":
+        (latest / "state" / "manifest.ocdbt").unlink()
+        said = f"{latest} is incomplete: state/manifest.ocdbt is missing. If it is a copy"
+    else:
+        file = small.flip_a_bit(latest / "state")
+        said = f"{file} is damaged"
+    if damage == "not decodable":
+        magic = b"\x28\xb5\x2f\xfd"  # the beginning of a part that is compressed with Zstandard
+        content = file.read_bytes()
+        assert content.count(magic) > 1
+        file.write_bytes(content.replace(magic, bytes(4)))
+    assert_advises(run_dir, said, capsys)
 
 
-def assert_advises(run_dir: Path, latest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_advises(run_dir: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    latest = run_dir / "checkpoints" / "checkpoint_4"
     again = ["--from", str(run_dir), "--set", "train_steps=5"]
     before = sorted(run_dir.rglob("*"))
     capsys.readouterr()
     assert main(again) == 2
     error = capsys.readouterr().err
     messages = [line for line in error.splitlines() if line.startswith("error: ")]
-    assert len(messages) == 1 and str(latest) in messages[0] and ADVICE in error, error
+    assert len(messages) == 1 and said in messages[0] and ADVICE in error, error
     assert "Traceback" not in error
     assert sorted(run_dir.rglob("*")) == before
     shutil.rmtree(latest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -138,55 +137,26 @@ def test_later_steps_do_not_disturb_a_save(tmp_path: Path, stacked: bool) -> Non
         assert small.read_data_state(tmp_path, step) == {"place": step}
 
 
-class KilledRun:
-    """A run whose processes are killed; checks from where each of them continues."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self.run_dir = folder / name
-        self._complete: list[int] = []
-
-    def start(self) -> subprocess.Popen[str]:
-        return small.start(self._arguments(), self._folder)
-
-    def _arguments(self) -> list[str]:
-        self._complete = small.steps(self.run_dir)
-        if (self.run_dir / "config.json").exists():
-            return ["--from", self.run_dir.name]
-        return _saving_often(self._folder / "text.txt", self.run_dir.name)
-
-    def check_continued(self, output: str) -> None:
-        """The process that was started last continued from the last complete checkpoint."""
-        last = self._complete[-1] if self._complete else None
-        if last == LAST_STEP:
-            assert f"is at step {last} of {last}: nothing to train" in output
-        else:
-            assert small.continued_from(output) == last, output
-
-    def finish(self) -> None:
-        """Runs it to its end, which must be that of the run that nobody killed."""
-        self.check_continued(small.run(self._arguments(), self._folder))
-        whole = self._folder / "whole"
-        small.assert_same_end(self.run_dir, whole, LAST_STEP)
-        assert small.unfinished(self.run_dir) == []
-        # Likewise all that was saved on the way, by whichever process.
-        for step in small.steps(self.run_dir):
-            assert small.read_checkpoint(self.run_dir, step) == small.read_checkpoint(whole, step)
-
-
 @pytest.mark.slow
 def test_killed_during_a_save(folder: Path) -> None:
-    run = KilledRun(folder, "killed_in_saves")
+    run_dir, whole = folder / "killed_in_saves", folder / "whole"
+    arguments, complete = _saving_often(folder / "text.txt", run_dir.name), None
     for num_complete in (0, 2):
-        with run.start() as process:
-            while len(small.steps(run.run_dir)) < num_complete or not small.unfinished(run.run_dir):
+        with small.start(arguments, folder) as process:
+            while len(small.steps(run_dir)) < num_complete or not small.unfinished(run_dir):
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.0005)
             process.kill()
             out, _ = process.communicate()
-        assert small.unfinished(run.run_dir)
-        run.check_continued(out)
-    run.finish()
+        assert small.unfinished(run_dir)
+        assert small.continued_from(out) == complete
+        arguments, complete = ["--from", run_dir.name], max(small.steps(run_dir), default=None)
+    assert small.continued_from(small.run(arguments, folder)) == complete
+    small.assert_same_end(run_dir, whole, LAST_STEP)
+    assert small.unfinished(run_dir) == []
+    # Likewise all that was saved on the way, by whichever process.
+    for step in small.steps(run_dir):
+        assert small.read_checkpoint(run_dir, step) == small.read_checkpoint(whole, step)
 
 
 def test_start_that_was_killed_early_can_be_repeated(
@@ -202,23 +172,3 @@ def test_start_that_was_killed_early_can_be_repeated(
     (tmp_path / "run" / "notes.txt").write_text("mine")
     assert main(arguments) == 2
     assert "is not empty and is not a run directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_damaged_checkpoint_is_not_believed(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
-    run_dir = shutil.copytree(folder / "whole", tmp_path / "whole")
-    latest = run_dir / "checkpoints" / f"checkpoint_{LAST_STEP}"
-    if damage == "flipped":
-        said = f"{small.flip_a_bit(latest / 'state')} is damaged"
-    else:
-        (latest / "state" / "manifest.ocdbt").unlink()
-        said = f"{latest} is incomplete: state/manifest.ocdbt is missing. If it is a copy"
-    again = ["--from", str(run_dir), "--set", f"train_steps={LAST_STEP + 1}"]
-    assert main(again) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Delete this checkpoint to resume from the previous one." in error
-    shutil.rmtree(latest)
-    assert main([*again, "--dry-run"]) == 0

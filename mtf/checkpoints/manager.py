@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import logging
 import math
 import os
@@ -23,7 +22,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
@@ -36,6 +34,7 @@ from mtf.checkpoints import finite, steps, stores
 from mtf.checkpoints.settings import SaveCheckpointConfig
 from mtf.models.stacking import is_stacked, unstack_layers
 from mtf.models.trees import flat_names
+from mtf.partitioning.processes import from_all_processes
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 from mtf.storage.errors import StorageError
 
@@ -248,7 +247,7 @@ class CheckpointManager:
             step,
             args=ocp.args.Composite(
                 state=ocp.args.PyTreeSave(tree, save_args=save_args),
-                data=ocp.args.JsonSave(_gather(data_state)),
+                data=ocp.args.JsonSave(functools.reduce(_merge, from_all_processes(data_state))),
             ),
             metrics={k: v for k, v in (metrics or {}).items() if math.isfinite(v)},
             force=True,
@@ -326,22 +325,6 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits until all saves are complete, and closes Orbax's manager."""
         self._manager.close()
-
-
-def _gather(data_state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data iterator states of all processes, merged into one dict."""
-    if jax.process_count() == 1:
-        return data_state
-    blob = np.frombuffer(json.dumps(data_state).encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.array([blob.size]))
-    padded = np.zeros(int(sizes.max()), np.uint8)
-    padded[: blob.size] = blob
-    blobs = multihost_utils.process_allgather(padded)
-    states = (
-        json.loads(row[: int(size)].tobytes())
-        for row, size in zip(blobs, sizes.reshape(-1), strict=True)
-    )
-    return functools.reduce(_merge, states)
 
 
 def _merge(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:

@@ -35,21 +35,24 @@ def wait_for_others() -> None:
     barrier(key="mtf", timeout_ms=_NO_LIMIT)
 
 
-def from_first_process(value: Any) -> Any:
-    """Returns the `value` of the first process in all processes; it must be JSON-serializable.
+def from_all_processes(value: Any) -> list[Any]:
+    """Returns the `value` of each process in all processes; it must be JSON-serializable.
 
-    All processes must call this function. If there is only one process, `value` is returned
-    unchanged.
+    All processes must call this function. If there is only one process, `value` is not changed.
     """
     if jax.process_count() == 1:
-        return value
+        return [value]
     wait_for_others()
-    content = json.dumps(value).encode() if is_first_process() else b""
-    size = int(multihost_utils.broadcast_one_to_all(np.array(len(content), np.int32)))
-    padded = np.zeros(size, np.uint8)
-    padded[: len(content)] = np.frombuffer(content, np.uint8)
-    received = multihost_utils.broadcast_one_to_all(padded)
-    return json.loads(np.asarray(received, np.uint8).tobytes())
+    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([content.size])).reshape(-1)
+    padded = np.pad(content, (0, int(sizes.max()) - content.size))
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def from_first_process(value: Any) -> Any:
+    """Returns the `value` of the first process in all processes; see `from_all_processes`."""
+    return from_all_processes(value)[0]
 
 
 class AnyProcess:

@@ -45,7 +45,6 @@ from mtf.training.evaluations import (
     LossEvaluation,
     StopRequested,
 )
-from mtf.training.flops import train_step_flops
 from mtf.training.hooks import (
     EVALUATING,
     SAVING,
@@ -120,7 +119,7 @@ class TrainLoop:
         self._start_step = step = int(state.step)
         owed = self._due_before_training()
         early = self._resume_early_stopping(owed)
-        meter = Meter(self.batch_size, self._flops, setup_seconds)
+        meter = Meter(self.trainer.model.network, self.batch_size, setup_seconds)
         with self._open_metrics(owed) as files, self._profiler(meter) as profiler:
             watch = Watch(self.trainer, self.checkpoints, files[TRAIN], self.progress)
             report = Report(self.trainer.config.stats_period, meter, watch, files, self.progress)
@@ -262,10 +261,6 @@ class TrainLoop:
     def _profiler(self, meter: Meter) -> Profiler:
         profile, run_dir = self.trainer.config.profile, self.checkpoints.model_dir
         return Profiler(profile, run_dir, meter, self.progress)
-
-    def _flops(self, inputs_length: int, targets_length: int) -> float:
-        network = self.trainer.model.network
-        return train_step_flops(network, self.batch_size, inputs_length, targets_length)
 
     def _resume_early_stopping(self, owed: Collection[str]) -> EarlyStopping:
         """Returns the early-stopping counts at the start, without evaluations in `owed`."""

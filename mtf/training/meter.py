@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 
+from mtf.models.settings import T5Config
+from mtf.training.flops import train_step_flops
 from mtf.training.metrics import StepMetrics, summarize
 
 
@@ -37,18 +39,16 @@ class Meter:
     """Collects the metrics of steps, and measures how long these steps take.
 
     Args:
+      network: the network, from whose size the FLOPs of a step are computed.
       batch_size: the number of rows in a global batch.
-      flops: a function that returns the FLOPs of a step for given lengths of inputs and targets.
       setup_seconds: the duration of the setup, for T5X's "timing/init_or_restore_seconds".
 
     Attributes:
       steps: the metrics of the steps since the last report.
     """
 
-    def __init__(
-        self, batch_size: int, flops: Callable[[int, int], float], setup_seconds: float
-    ) -> None:
-        self._batch_size, self._flops = batch_size, flops
+    def __init__(self, network: T5Config, batch_size: int, setup_seconds: float) -> None:
+        self._network, self._batch_size = network, batch_size
         self._started = self._period_started = time.perf_counter()
         self._pauses = {"init_or_restore": setup_seconds}
         self._lengths: list[tuple[int, int]] = []
@@ -98,6 +98,8 @@ class Meter:
             "timing/uptime": now - self._started,
             **{f"timing/{name}_seconds": value for name, value in self._pauses.items()},
         }
-        flops = np.mean([self._flops(*lengths) for lengths in self._lengths])
+        flops = np.mean(
+            [train_step_flops(self._network, self._batch_size, *x) for x in self._lengths]
+        )
         self.steps, self._lengths, self._pauses, self._period_started = [], [], {}, now
         return Report(metrics, times, seconds / num_steps, float(tokens), float(flops))

@@ -450,8 +450,7 @@ def starting_state(
         with waiting("initializing the parameters", shown=is_first):
             return trainer.init_state()
     path, restore, advice = start
-    advising = _advising(f"If it is a copy, copy it again. {advice}")
-    with advising, waiting(f"restoring {path}", shown=is_first):
+    with _advising(advice), waiting(f"restoring {path}", shown=is_first):
         state = trainer.restore_state(
             path,
             assignment_map=restore.assignment_map,
@@ -481,7 +480,7 @@ def check_start(
     if start is None:
         return "from scratch"
     path, restore, advice = start
-    with _advising(f"If it is a copy, copy it again. {advice}"):
+    with _advising(advice):
         shapes = trainer.state_shapes
         if not has_average(path):
             shapes = dataclasses.replace(shapes, ema=None)
@@ -502,7 +501,7 @@ def _advising(advice: str) -> Iterator[None]:
         yield
     except UserError as error:
         if isinstance(error.__cause__, IncompleteCheckpoint):
-            raise UserError(f"{error} {advice}") from error
+            raise UserError(f"{error} If it is a copy, copy it again. {advice}") from error
         raise
 
 

@@ -7,8 +7,10 @@ the command, or to one that a sweep or `mtf launch local` has started. What must
 
 * the exit status and the message are those of docs/config.md and docs/launch.md, without a
   traceback, and no process of the command is left after a minute;
-* no result looks complete and is not, and every complete checkpoint is still there;
-* the same command then ends with the files of one that was never stopped.
+* no result looks complete and is not, and every complete checkpoint is still there; a conversion
+  that was not killed leaves nothing beside its result;
+* the same command then ends with the files of one that was never stopped, and what a killed
+  conversion has left is gone.
 
 A command that needs a package that is missing is left out. Exit status 1: something did not hold.
 """
@@ -32,10 +34,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from conversion import open_checkpoint
 from mtf.base.writing import upload
 from mtf.storage import as_path
 from tests import small, stores
-from tests.stress import convert_kills, random_stops, same_as
+from tests.conversion import writers
+from tests.stress import random_stops, same_as
 from tests.stress.random_stops import MAX_SECONDS_TO_END, SIGNALS, Process, shown
 
 MAX_SECONDS = 600.0  # that a command may take
@@ -66,7 +70,9 @@ EVALUATE = (
 INFER = "mtf.run \"recipes.infer(checkpoint='run', files='texts.txt')\" --set batch_size=4"
 TASK = "c4_v220_span_corruption"
 ONE = "partitioner.num_partitions=1"
-KINDS = {
+FORMATS = ("t5x", "t5x_orbax", "mtf", "hf")
+NEEDS = {"fetch": "gcp_storage_emulator", "sweep": "optuna"}
+_ALL = {
     "rank": Kind(f"{RANK} output_dir=ranked {ONE}", "ranked", "results.json"),
     "evaluate": Kind(f"{EVALUATE} output_dir=evaluated {ONE}", "evaluated", "results.json"),
     "infer": Kind(
@@ -79,8 +85,10 @@ KINDS = {
         "cache",
         f"{TASK}/info.json",
     ),
-    "hf": Kind("mtf.convert source/checkpoint_7 hf --to hf --no-verify", "hf"),
-    "t5x": Kind("mtf.convert source/checkpoint_7 t5x --to t5x", "t5x"),
+    **{
+        to: Kind(f"mtf.convert source/checkpoint_7 {to} --to {to} --no-verify", to)
+        for to in FORMATS
+    },
     "fetch": Kind("mtf fetch gs://stops/checkpoint_7", "copies", "gs/stops/.checkpoint_7.stored"),
     "sweep": Kind(
         f"mtf.run {TRAIN} model_dir=sweep --sweep random_seed=0,1", "sweep", "", ("000", "001")
@@ -88,7 +96,17 @@ KINDS = {
     "launch 2": Kind(f"{LAUNCH} 2 -- {TRAIN} model_dir=two", "two", "", ("",)),
     "launch 4": Kind(f"{LAUNCH} 4 -- {TRAIN} model_dir=four", "four", "", ("",)),
 }
-NEEDS = {"fetch": "gcp_storage_emulator", "sweep": "optuna"}
+KINDS = {
+    name: kind for name, kind in _ALL.items() if importlib.util.find_spec(NEEDS.get(name, "mtf"))
+}
+
+
+def write_source(folder: Path) -> Path:
+    """Writes a checkpoint with optimizer state, which takes about half a second to convert."""
+    parameters = writers.random_parameters(
+        vocab_size=8000, emb_dim=256, num_encoder_layers=4, num_decoder_layers=4, mlp_dim=512
+    )
+    return writers.write_t5x(folder, parameters, adafactor=True)
 
 
 @contextlib.contextmanager
@@ -97,11 +115,11 @@ def prepared(folder: Path) -> Iterator[dict[str, str]]:
     same_as.write_data(folder)
     text = small.write_text(folder)
     small.run_process(small.arguments(text, train_steps=2, model_dir="run"), folder)
-    source = convert_kills.write_source(folder / "source")
+    source = write_source(folder / "source")
     variables = {"MTF_PROMPTS": "templates", "MTF_DATA_DIR": "mirror", "MTF_CACHE": "copies"}
     variables |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONFAULTHANDLER": "1"}
     with contextlib.ExitStack() as stack:
-        if importlib.util.find_spec("gcp_storage_emulator"):
+        if "fetch" in KINDS:
             address = stack.enter_context(stores.gcs("stops"))
             variables["STORAGE_EMULATOR_HOST"] = os.environ["STORAGE_EMULATOR_HOST"] = address
             stack.callback(os.environ.pop, "STORAGE_EMULATOR_HOST")
@@ -151,11 +169,15 @@ class Stops:
     def written(self) -> set[tuple[Path, int]]:
         """What is in the output, or beside it under a temporary name, with the times of change."""
         found = set()
-        for top in (self.output, *self.folder.glob(f".{self.output.name}.*")):
+        for top in (self.output, *self.beside()):
             for file in (top, *top.rglob("*")):
                 with contextlib.suppress(OSError):
                     found.add((file, file.stat().st_mtime_ns))
         return found
+
+    def beside(self) -> set[Path]:
+        """What is beside the output under a temporary name."""
+        return {*self.folder.glob(f".{self.output.name}.*")}
 
     def steps(self) -> set[tuple[str, int]]:
         """The complete checkpoints of the runs in the output."""
@@ -178,6 +200,9 @@ class Stops:
             assert len({file.exists() and file.read_bytes() for file in tables}) == 1, tables
             return
         name = self.output.name
+        if name in ("t5x_orbax", "mtf"):  # The names of Orbax's files are random.
+            assert tensors(self.output) == tensors(self.whole)
+            return
         found = {file.relative_to(name) for file in same_as.files(self.folder, name)}
         expected = same_as.files(self.folder, f"{WHOLE / name}")
         assert found == {file.relative_to(WHOLE / name) for file in expected}
@@ -190,7 +215,7 @@ class Stops:
         number, delay = rng.choice(SIGNALS), rng.random()
         target = rng.choice(("first", "all", "one") if self.kind.run_dirs else ("first", "all"))
         in_writing, was = rng.random() < 0.7, self.written()
-        steps, was_complete = self.steps(), self.is_complete()
+        steps, was_complete, beside = self.steps(), self.is_complete(), self.beside()
         process, started = self.start(self.kind.command), time.monotonic()
         while in_writing and process.popen.poll() is None and self.written() == was:
             assert time.monotonic() - started < MAX_SECONDS, shown(process)
@@ -217,6 +242,8 @@ class Stops:
         what = self.outcome(number, target, process, was_complete)
         assert what != "finished" or self.kind.run_dirs or self.is_complete(), shown(process)
         assert steps <= self.steps(), f"lost checkpoints: {steps} → {self.steps()}"
+        if self.kind.output in FORMATS and number != signal.SIGKILL:
+            assert self.beside() <= beside, f"left after {number.name}: {self.beside()}"
         self.is_complete()
         return "" if ended else f"{number.name:7}  {target:5}  {what}"
 
@@ -253,8 +280,14 @@ class Stops:
             if done == number or not line or rng.random() < 0.6:
                 self.end(self.start(self.kind.command), may_be_refused=self.is_complete())
                 self.compare()
-                for each in (self.output, *self.folder.glob(f".{self.output.name}.*")):
+                assert self.kind.output not in FORMATS or not self.beside(), self.beside()
+                for each in (self.output, *self.beside()):
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def tensors(checkpoint: Path) -> dict[str, bytes]:
+    """The contents of the tensors of a checkpoint."""
+    return {name: x.read().tobytes() for name, x in open_checkpoint(checkpoint).tensors.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,13 +298,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     options = parser.parse_args(argv)
     rng, table, failed = random.Random(options.seed), collections.Counter[str](), 0
-    names = [name for name in options.kinds if importlib.util.find_spec(NEEDS.get(name, "mtf"))]
     with (
         tempfile.TemporaryDirectory(prefix="mtf-stops-") as name,
         prepared(Path(name)) as variables,
     ):
-        for i, kind in enumerate(names):
-            number = (options.stops + i) // len(names)
+        for i, kind in enumerate(options.kinds):
+            number = (options.stops + i) // len(options.kinds)
             try:
                 for line in Stops(KINDS[kind], Path(name), variables).stops(number, rng):
                     table[f"{kind:9} {line}"] += 1

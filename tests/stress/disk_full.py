@@ -1,4 +1,4 @@
-"""Fills the disk of training runs at many moments, makes room again, and continues them.
+"""Fills the disk of runs and conversions at many moments, makes room again, and continues them.
 
     python -m tests.stress.disk_full --moments 20
 
@@ -10,7 +10,8 @@ checkpoint. What must hold:
   where not even the config could be written and nothing was run;
 * what it has written of checkpoints is complete and has the bits of a run on an empty disk, and
   nothing that is half-written is left;
-* when there is room again, the run continues from the last of them, and ends as the other did.
+* when there is room again, the run continues from the last of them, and ends as the other did;
+* a conversion ends with one message and leaves nothing, and works when there is room again.
 
 Exit status 1: something did not hold; 77: a tmpfs cannot be mounted here.
 """
@@ -21,6 +22,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ from pathlib import Path
 
 from tests import small
 from tests.stress import random_stops
+from tests.stress.command_stops import FORMATS, write_source
 from tests.stress.random_stops import LAST_STEP, check_saved
 
 SETTINGS = {name: x for name, x in random_stops.SETTINGS.items() if name != "evaluator"}
@@ -158,6 +161,31 @@ def run_moments(folder: Path, moments: int) -> None:
             )
 
 
+def fill_disks(folder: Path, moments: int) -> Iterator[str]:
+    """Converts to disks with less and less room; yields a line for each format.
+
+    Raises:
+      CannotMountError: see `mounted`.
+    """
+    source = write_source(folder / "source")
+    for to in FORMATS:
+        with mounted(disk := folder / f"disk_{to}", "size=48m"):
+            out = disk / "out"
+            command = ["-m", "mtf.convert", str(source), str(out), "--to", to, "--no-verify"]
+            small.python(*command)
+            needed = used(disk)
+            shutil.rmtree(out)
+            for number in range(moments):
+                filler = fill(disk, leave=int(0.95 * needed * number / moments))
+                err = small.without_waiting(small.python(*command, status=1).stderr)
+                assert err.startswith(f"error: {out} could not be written: No space left"), err
+                assert err.count("\n") == 1, err
+                assert [path.name for path in disk.iterdir()] == [filler.name]
+                filler.unlink()
+            small.python(*command)
+        yield f"{to}: {moments} full disks"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Fills disks as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress.disk_full")
@@ -166,6 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mtf-full-") as folder:
         try:
             run_moments(Path(folder), options.moments)
+            for line in fill_disks(Path(folder), options.moments // 4):
+                print(line, flush=True)
         except CannotMountError as error:
             print(f"a tmpfs cannot be mounted: {error}", file=sys.stderr)
             return CANNOT_MOUNT

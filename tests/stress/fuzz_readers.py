@@ -225,10 +225,6 @@ def _t5x(folder: Path) -> Path:
     return writers.write_t5x(folder, parameters, inline=inline)
 
 
-def _orbax(folder: Path) -> Path:
-    return writers.write_orbax(folder, writers.random_parameters(**_SIZES))
-
-
 def _scanned(folder: Path) -> Path:
     parameters = writers.random_parameters(**_SIZES, bias_per_layer=True)
     return writers.write_t5x(folder, writers.stacked(parameters, 4))
@@ -245,26 +241,6 @@ def _huggingface(folder: Path, *options: str) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         assert convert.main(arguments) == 0
     return out
-
-
-def _safetensors(folder: Path) -> Path:
-    return _huggingface(folder)
-
-
-def _sharded(folder: Path) -> Path:
-    return _huggingface(folder, "--max-shard-size", "5KB")
-
-
-def _pytorch(folder: Path) -> Path:
-    return writers.write_pytorch(_huggingface(folder)).parent
-
-
-def _pytorch_old(folder: Path) -> Path:
-    return writers.write_pytorch(_huggingface(folder), is_zip=False).parent
-
-
-def _flax(folder: Path) -> Path:
-    return writers.write_flax(_huggingface(folder)).parent
 
 
 def _run(folder: Path, seed: int) -> Path:
@@ -296,14 +272,14 @@ WRITTEN: dict[str, Callable[[Path, int], Path]] = {
 }
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "t5x": _t5x,
-    "orbax": _orbax,
+    "orbax": lambda folder: writers.write_orbax(folder, writers.random_parameters(**_SIZES)),
     "scanned": _scanned,
     "mesh_tf": _mesh_tf,
-    "safetensors": _safetensors,
-    "sharded": _sharded,
-    "pytorch": _pytorch,
-    "pytorch_old": _pytorch_old,
-    "flax": _flax,
+    "safetensors": _huggingface,
+    "sharded": lambda folder: _huggingface(folder, "--max-shard-size", "5KB"),
+    "pytorch": lambda folder: writers.write_pytorch(_huggingface(folder)).parent,
+    "pytorch_old": lambda folder: writers.write_pytorch(_huggingface(folder), is_zip=False).parent,
+    "flax": lambda folder: writers.write_flax(_huggingface(folder)).parent,
     **{name: functools.partial(write, seed=0) for name, write in WRITTEN.items()},
 }
 # Layouts in which every damage to values is noticed.

@@ -21,7 +21,6 @@ import argparse
 import collections
 import contextlib
 import dataclasses
-import json
 import os
 import random
 import re
@@ -244,16 +243,8 @@ def check_saved(run_dir: Path, whole: Path) -> None:
         found, expected = small.read_checkpoint(run_dir, step), small.read_checkpoint(whole, step)
         assert found == expected, f"{run_dir}, step {step}: other tensors"
         assert small.read_data_state(run_dir, step) == small.read_data_state(whole, step)
-        assert _measured(run_dir, step) == _measured(whole, step), f"{run_dir}, step {step}"
+        assert small.read_measured(run_dir, step) == small.read_measured(whole, step), step
     small.assert_same_end(run_dir, whole, LAST_STEP)
-    kind = "inference_eval/held_out"
-    if (whole / kind).is_dir():
-        assert small.read_metrics(run_dir, kind) == small.read_metrics(whole, kind)
-
-
-def _measured(run_dir: Path, step: int) -> object:
-    file = run_dir / "checkpoints" / f"checkpoint_{step}" / "metrics" / "metrics"
-    return json.loads(file.read_text())
 
 
 def run_stops(folder: Path, num_stops: int, num_processes: int, rng: random.Random) -> list[tuple]:

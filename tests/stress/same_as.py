@@ -136,19 +136,8 @@ WORDS = ("the", "of", "a", "cat", "dog", "runs", "blue", "tree", "walks", "and",
 RUNS = ("run", "pairs", "corpora", "cached", "packed", "bert", "iid", "stream", "prompted")
 # Folders whose files are compared byte by byte; of JSON, all that is not about time and place.
 FOLDERS = (
-    "cache",
-    "seqio",
-    "from_seqio",
-    "exported",
-    "ranked",
-    "scored",
-    "searched",
-    "greedy",
-    "beams",
-    "sampled",
-    "prompts",
-    "ranked_prompts",
-    "task",
+    *("cache", "seqio", "from_seqio", "exported", "ranked", "scored", "searched", "greedy"),
+    *("beams", "sampled", "prompts", "ranked_prompts", "task"),
 )
 NOT_COMPARED = {
     *("environment.json", "config.py", "config.json", "config.txt", "overrides.txt"),

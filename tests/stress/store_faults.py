@@ -101,17 +101,10 @@ def _read_cache(address: str) -> int:
     return exit_status(read, only_shows=False)
 
 
-def _fetch(address: str) -> int:
-    status = fetch.main([f"{address}/{_STEP}"])
-    if status == 0:
-        print("DIGEST", _digest_of_files(copy_of(as_path(f"{address}/{_STEP}"))))
-    return status
-
-
-def _fetch_model(address: str) -> int:
+def _fetch(digest: Callable[[Path], str], address: str) -> int:
     status = fetch.main([address])
     if status == 0:
-        print("DIGEST", _digest_of_tensors(copy_of(as_path(address))))
+        print("DIGEST", digest(copy_of(as_path(address))))
     return status
 
 
@@ -157,13 +150,16 @@ def check_run(case: Case, folder: Path, store: str) -> tuple[str, str]:
         seconds, since_latest = now - (fault.began or now), now - (fault.latest or now)
         status, err = done.returncode, done.stderr
         messages = [line for line in err.splitlines() if line.startswith("error: ")]
-        outcome = f"{case}: status {status}, {seconds:.0f} s, {' '.join(messages)[:300]}"
+        outcome = f"{case}: status {status}, {seconds:.0f} s, {' '.join(messages)}"
         if status and (status not in (1, 2) or len(messages) != 1 or "Traceback" in err):
             return outcome, f"no message: {err[-1500:]}"
         if status and since_latest > _SECONDS:
             return outcome, f"it took too long, {since_latest:.0f} s after the last try"
         if status:
             is_stored = (as_path(run_dir) / "config.json").is_file()
+            advice = f"resume with: python -m mtf.run --from {run_dir}"
+            if "Last complete checkpoint: " in err and not messages[0].endswith(advice):
+                return outcome, "the message does not say how to resume"
             run(*(["-m", "mtf.run", "--from", run_dir] if is_stored else command))
     small.assert_same_end(as_path(run_dir), folder / "reference", store_kills.LAST_STEP)
     return outcome, ""
@@ -172,8 +168,8 @@ def check_run(case: Case, folder: Path, store: str) -> tuple[str, str]:
 # Reader → function that reads from an address, the folder that it reads, and the schemes.
 READERS: dict[str, tuple[Callable[[str], int], str, tuple[str, ...]]] = {
     "cache": (_read_cache, "cache", ("gs", "s3")),
-    "fetch": (_fetch, "t5x", ("gs", "s3")),
-    "fetch_hf": (_fetch_model, "hf", ("gs", "s3", "http")),
+    "fetch": (functools.partial(_fetch, _digest_of_files), f"t5x/{_STEP}", ("gs", "s3")),
+    "fetch_hf": (functools.partial(_fetch, _digest_of_tensors), "hf", ("gs", "s3", "http")),
     "convert": (_convert, f"t5x/{_STEP}", ("gs", "s3", "http")),
     "convert_hf": (_convert, "hf", ("gs", "s3", "http")),
     "infer": (_load, f"t5x/{_STEP}", ("gs", "s3")),
@@ -278,16 +274,14 @@ def check_case(case: Case, folder: Path, expected: dict[str, set[str]]) -> tuple
 def expectations(folder: Path) -> dict[str, set[str]]:
     """Returns what each reader may read."""
     found: dict[str, set[str]] = collections.defaultdict(set)
-    for reader, (_, inside, _) in READERS.items():
+    for reader, (read, inside, _) in READERS.items():
         for version in ("first", "second"):
+            path = folder / version / inside
+            if isinstance(read, functools.partial):  # `mtf fetch` copies only remote files.
+                found[reader].add(read.args[0](path))
+                continue
             with tempfile.TemporaryDirectory() as work:
-                address = str(folder / version / inside)
-                if reader.startswith("fetch"):
-                    path = folder / version / ("hf" if reader == "fetch_hf" else f"t5x/{_STEP}")
-                    digest = _digest_of_files if reader == "fetch" else _digest_of_tensors
-                    found[reader].add(digest(path))
-                    continue
-                command = ("-m", "tests.stress.store_faults", "--read", reader, address)
+                command = ("-m", "tests.stress.store_faults", "--read", reader, str(path))
                 done = small.python(*command, cwd=Path(work))
                 found[reader].add(done.stdout.rpartition("DIGEST ")[2].split()[0])
     return found

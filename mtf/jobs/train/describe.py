@@ -9,8 +9,7 @@ from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
 from mtf.data.packing import to_batch
-from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
-from mtf.data.sources.text_files import find_files
+from mtf.data.settings import TaskMixtureConfig
 from mtf.data.tasks.mixtures import list_mixtures
 from mtf.evaluation import metrics
 from mtf.jobs.description import Description
@@ -45,7 +44,7 @@ def describe(job: Train) -> Description:
     found.add("vocabulary", functools.partial(check_vocabulary, job))
     if isinstance(job.data, TaskMixtureConfig):
         found.add("mixture", functools.partial(_check_mixture, job.data))
-    found.add("data", lambda: _check_data(job))
+    found.add("data", lambda: loaders.check(job.data, batch_size=job.batch_size))
     if job.trackers:
         found.add(
             "trackers",
@@ -87,13 +86,6 @@ def check_vocabulary(job: Train) -> str:
             "up to a multiple of 128."
         )
     return f"{job.data.vocabulary.path}: {ids:,} ids, embedding of {rows:,} rows"
-
-
-def _check_data(job: Train) -> str:
-    data = job.data
-    if isinstance(data, TextFilesConfig):
-        find_files(data.patterns)
-    return loaders.check(data, batch_size=job.batch_size)
 
 
 def _check_mixture(data: TaskMixtureConfig) -> str:

@@ -16,7 +16,7 @@ from mtf.base import signals
 from mtf.base.environment import write_environment
 from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
 from mtf.base.processes.heartbeat import Heartbeat
-from mtf.base.progress import Progress, waiting
+from mtf.base.progress import waiting
 from mtf.base.run_end import RunEnd, write_end
 from mtf.base.writing import os_errors_refused, write_atomically
 from mtf.checkpoints.manager import CheckpointManager, failures_explained, store_failures_explained
@@ -44,7 +44,7 @@ from mtf.storage import AnyPath, as_path
 from mtf.training import sizes
 from mtf.training.loop import TrainLoop
 from mtf.training.metrics import SUMMARY_METRICS
-from mtf.training.trackers import Sample, TrackedRun, Tracker
+from mtf.training.trackers import Sample, TrackedRun
 from mtf.training.trackers.tracking import Tracking
 from mtf.training.trainer import Trainer, starting_state
 
@@ -104,7 +104,10 @@ def _train(
             provenance=provenance,
         )
         # After an error, leaving the context ends the trackers; `TrainLoop.run` closes TensorBoard.
-        tracking = stack.enter_context(_start_trackers(trackers, run_dir, step, progress))
+        tracking = stack.enter_context(Tracking(trackers, progress.note))
+        if trackers:
+            config = flat_values(load_config(run_dir))
+            tracking.start(run_dir, TrackedRun(str(run_dir.resolve()), run_dir.name, step, config))
 
         # Train.
         loop = TrainLoop(
@@ -162,17 +165,6 @@ def _with_other_problems(job: Train) -> Iterator[None]:
         if len(problems) == 1:
             raise
         raise UserError(summarize(list(problems))) from error
-
-
-def _start_trackers(
-    trackers: tuple[Tracker, ...], run_dir: AnyPath, step: int, progress: Progress
-) -> Tracking:
-    if not trackers:
-        return Tracking()
-    tracking = Tracking(trackers, progress.note)
-    config = flat_values(load_config(run_dir))
-    tracking.start(run_dir, TrackedRun(str(run_dir.resolve()), run_dir.name, step, config))
-    return tracking
 
 
 def _open_data(
