@@ -62,7 +62,7 @@ class _Scheduled:
     def schedule(self) -> ScheduleConfig | Schedule:
         return self.config.learning_rate
 
-    def learning_rate(self, rate: jax.Array, states: Tree) -> jax.Array:
+    def learning_rate(self, rate: jax.Array | None, states: Tree) -> jax.Array | None:
         return rate
 
     def _map(self, function: Callable[..., Any], *trees: Tree) -> Tree:
