@@ -17,7 +17,7 @@ from mtf.base.errors import UserError
 from mtf.builders.schedule import ScheduleKind
 from mtf.builders.start import Start
 from mtf.checkpoints import CheckpointConfig, SaveCheckpointConfig
-from mtf.data import TaskMixtureConfig
+from mtf.data import HubStreamConfig, TaskMixtureConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.jobs import Train
 from mtf.training import AdafactorConfig, AdamWConfig, TrainerConfig
@@ -32,6 +32,7 @@ def finetune(
     train: str | None = None,
     validation: str | float | None = None,
     dataset: str | tuple[str, str] | None = None,
+    streaming: bool = False,
     mixture: str | None = None,
     template: str | None = None,
     metrics: str | tuple[str, ...] = (),
@@ -75,6 +76,10 @@ def finetune(
         for validation, nothing is evaluated, and the last checkpoint is the result.
       dataset: a dataset on the Hugging Face hub or in the local mirror, or a tuple of the dataset
         and its configuration, such as ("super_glue", "rte").
+      streaming: whether to read `dataset` during training, without downloading all of it first. A
+        window of 1,024 examples is shuffled at a time, and a resumed run continues exactly. The
+        first 1,000 examples of `validation` are evaluated. The number of examples is unknown, so
+        neither `epochs` nor a fraction for `validation` can be used.
       mixture: a mixture or a task. If your own module registers it, add `--set data.module=MODULE`.
       template: the inputs and the targets, separated by `|||`. Each is the name of a column or a
         Jinja template over columns, such as "translate: {en} ||| {ro}". By default, they are the
@@ -104,6 +109,8 @@ def finetune(
     if steps is not None and epochs is not None:
         raise UserError("steps and epochs are both set. Set only one of them.")
     validation, held_out = _as_fraction(validation)
+    if streaming:
+        _check_streaming(dataset, held_out, epochs, cache_dir)
     start = builders.start.open_start(checkpoint, vocabulary, config)
     names = (metrics,) if isinstance(metrics, str) else metrics
     if mixture is not None:
@@ -121,6 +128,8 @@ def finetune(
             vocabulary=start.vocabulary,
             task_feature_lengths=dict(_UNKNOWN_LENGTHS),
         )
+    elif streaming and dataset is not None:
+        data = _streamed_data(start, dataset, template)
     else:
         data = _columns_data(start, train, validation, dataset, template, names, cache_dir)
     if mixture is not None or dataset is not None:
@@ -131,7 +140,7 @@ def finetune(
         data.task.held_out, data.eval_split = held_out, "validation"
     if lengths is not None:
         data.task_feature_lengths = dict(zip(_LIMITS, lengths, strict=True))
-    elif mixture is None:
+    elif mixture is None and not streaming:
         data.task_feature_lengths = builders.data.fitting_lengths(data, _LIMITS)
     data.pack = False
     if epochs is not None:
@@ -174,7 +183,7 @@ def finetune(
             InferEvalConfig,
             period=period,
             num_examples=None,
-            metrics=names if mixture is not None else None,
+            metrics=names if mixture is not None or streaming else None,
         )
         if names
         else None,
@@ -191,6 +200,45 @@ def _as_fraction(validation: str | float | None) -> tuple[str | None, float | No
             return validation, None
         validation = float(percentage[1]) / 100
     return None, validation
+
+
+def _check_streaming(
+    dataset: str | tuple[str, str] | None,
+    held_out: float | None,
+    epochs: float | None,
+    cache_dir: str | None,
+) -> None:
+    """Raises UserError if an argument cannot be used with `streaming`."""
+    if dataset is None:
+        raise UserError("streaming needs a dataset. Set dataset, or leave out streaming.")
+    instead = {
+        "epochs": (epochs, "steps, because the number of examples is unknown"),
+        "validation": (held_out, "validation to a split, because a stream cannot be divided"),
+        "cache_dir": (cache_dir, "only one of them, because a cache contains the whole dataset"),
+    }
+    refused = [f"{name}: set {to}" for name, (value, to) in instead.items() if value is not None]
+    if refused:
+        raise UserError(f"streaming=True cannot be used with {'; '.join(refused)}.")
+
+
+def _streamed_data(
+    start: Start, dataset: str | tuple[str, str], template: str | None
+) -> fdl.Config[HubStreamConfig]:
+    """Returns a data config that streams examples from the columns of a dataset."""
+    inputs, targets = builders.data.split_template(template or "inputs ||| targets")
+    name, subset = (dataset, None) if isinstance(dataset, str) else dataset
+    return fdl.Config(
+        HubStreamConfig,
+        dataset=name,
+        subsets=None if subset is None else {subset: 1.0},
+        inputs=inputs,
+        targets=targets,
+        num_streams=1,
+        eval_documents=1000,
+        inputs_add_eos=start.inputs_add_eos,
+        vocabulary=start.vocabulary,
+        task_feature_lengths=dict(_UNKNOWN_LENGTHS),
+    )
 
 
 def _columns_data(
@@ -228,13 +276,18 @@ def _columns_data(
 
 
 def _monitored(
-    data: fdl.Config[TaskMixtureConfig], metrics: tuple[str, ...]
+    data: fdl.Config[TaskMixtureConfig] | fdl.Config[HubStreamConfig], metrics: tuple[str, ...]
 ) -> tuple[str, Literal["max", "min"]]:
     """Returns the metric that ranks checkpoints, and which value is the best ("max" or "min")."""
-    name = data.mixture_or_task_name
-    if not metrics or data.task is None:
+    if fdl.get_callable(data) is HubStreamConfig:
+        subset = "".join(f"_{name}" for name in data.subsets or ())
+        name, decoded, has_metrics = f"{data.eval_split}{subset}", "held_out", True
+    else:
+        name = decoded = data.mixture_or_task_name
+        has_metrics = data.task is not None
+    if not metrics or not has_metrics:
         return f"training_eval/{name}/loss_per_target_token", "min"
     from mtf.evaluation.metrics import find, score_names  # This import loads NumPy.
 
     score = next(iter(score_names(metrics).values()))
-    return f"inference_eval/{name}/{score}", find(metrics[0]).best
+    return f"inference_eval/{decoded}/{score}", find(metrics[0]).best

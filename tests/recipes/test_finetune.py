@@ -238,6 +238,40 @@ def test_a_metric_of_the_user_chooses_the_best_checkpoint(
     assert save.metric_mode == "max"
 
 
+def streamed(folder: Path, **arguments: Any) -> fdl.Config:
+    for split in ("train", "validation"):
+        (folder / "dataset").mkdir(exist_ok=True)
+        shutil.copy(folder / "rows.jsonl", folder / "dataset" / f"{split}.jsonl")
+    given = {"dataset": str(folder / "dataset"), "template": "{q-text} ||| answer", **arguments}
+    return recipes.finetune(str(folder / "hf"), streaming=True, **given)
+
+
+def test_a_dataset_is_streamed(folder: Path) -> None:
+    pytest.importorskip("datasets")
+    config = streamed(folder, steps=4, batch_size=3)
+    assert config.data.task_feature_lengths == {"inputs": 512, "targets": 128}
+    save = config.checkpoint.save
+    assert save.metric_name_to_monitor == "training_eval/validation/loss_per_target_token"
+    job = fdl.build(config)
+    batch = next(loaders.make_train_iterator(job.data, batch_size=3))
+    decoded = [job.data.vocabulary.decode(row) for row in batch["encoder_input_tokens"]]
+    assert sorted(decoded) == sorted(question for question, _ in PAIRS)
+    with_subset = streamed(folder, dataset=("mine", "rte"), metrics="accuracy")
+    assert with_subset.data.subsets == {"rte": 1.0}
+    assert with_subset.checkpoint.save.metric_name_to_monitor == "inference_eval/held_out/accuracy"
+    assert with_subset.evaluator.metrics == ("accuracy",)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_stream_is_evaluated(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    config = streamed(folder, steps=2, batch_size=3, lengths=(32, 16), metrics="accuracy")
+    config.model_dir = str(tmp_path / "run")
+    config_lib.run(config)
+    for name in ("training_eval/validation", "inference_eval/held_out"):
+        assert (tmp_path / "run" / name / "metrics.jsonl").is_file()
+
+
 def test_a_dataset_of_the_mirror(
     folder: Path, datasets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +373,11 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         ({"mixture": "t0_train", "validation": "5%"}, "validation needs files or a dataset"),
         ({"dataset": "x", "train": "test", "validation": "5%"}, "divides the split train, not"),
         ({"mixture": "t0_train", "epochs": 2}, "epochs needs files or a dataset"),
+        ({"mixture": "t0_train", "streaming": True}, "streaming needs a dataset"),
+        (
+            {"dataset": "xsum", "streaming": True, "epochs": 2, "validation": "5%"},
+            "epochs: set steps, .*; validation: set validation to a split",
+        ),
         ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         ({"train": "three.tsv"}, r"expected the 2 columns of a headerless file \(inputs, "),
     ],
