@@ -40,7 +40,7 @@ _TRAIN: dict[str, tuple[str, ...]] = {
     "max_steps": ("(steps={v})", "train_steps={last}"),
     "per_device_train_batch_size": ("batch_size={batch}", "(batch_size={batch})"),
     "per_device_eval_batch_size": ("-",),
-    "auto_find_batch_size": ("- mtf plan says whether a batch fits the memory of a machine.",),
+    "auto_find_batch_size": ("auto_find_batch_size=True",),
     "gradient_accumulation_steps": ("trainer.num_microbatches={v}",),
     "group_by_length": ("trainer.trim_padding=True", "-"),
     # Optimizer and schedule.
