@@ -143,6 +143,7 @@ class PairSource(ExampleSource):
         self._data, self._read, self._order = data, read, order
 
     def read(self, cursor: Cursor) -> tuple[Example, None]:
+        """See `ExampleSource`."""
         epoch, position = divmod(cursor[0], self.num_groups)
         (index,) = self._order.ids(epoch, position, position + 1)
         data, pair = self._data, self._read(index)

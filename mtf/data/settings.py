@@ -220,8 +220,9 @@ class HubStreamConfig(TextConfig):
       split: split to train on.
       eval_split: split to evaluate on, if the dataset has it; None for no evaluation.
       text_key: name of the column that contains the text.
-      inputs, targets: name of a column, or a Jinja template over columns, for datasets of pairs. If
-        they are set, `text_key` and `objective` are not used.
+      inputs: name of a column, or a Jinja template over columns, for a dataset of pairs; None for a
+        dataset of documents. If it is set, `text_key` and `objective` are not used.
+      targets: name of a column or a template, like `inputs`.
       num_streams: number of streams, a divisor of the batch size. If there are more processes than
         streams, several processes read the same stream; to avoid this, use a multiple of the number
         of processes.
