@@ -23,6 +23,7 @@ FLAGS = [
     ("--per-device-train-batch-size", "8", "batch_size = 8"),
     ("--per_device_eval_batch_size", "8", ""),
     ("--gradient_accumulation_steps", "4", "trainer.num_microbatches = 4"),
+    ("--auto_find_batch_size", None, "auto_find_batch_size = True"),
     ("--group_by_length", None, "trainer.trim_padding = True"),
     ("--warmup_steps", "50", "optimizer.learning_rate.warmup_steps = 50"),
     ("--warmup_ratio", "0.1", "optimizer.learning_rate.warmup_steps = 2000"),

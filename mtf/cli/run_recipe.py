@@ -184,6 +184,13 @@ def _run(config: fdl.Config, name: str, options: argparse.Namespace, command: st
                 f"{name} is the config of a {type(job).__name__}, which is not a job because it "
                 f"has no {method}(). A recipe returns the config of a job, such as mtf.jobs.Train."
             )
+    if processes is None:
+        job = config_lib.settled(job, config)
+    elif getattr(job, "auto_find_batch_size", False):
+        raise UserError(
+            "auto_find_batch_size needs a run of one process. Pass --set batch_size=N "
+            "auto_find_batch_size=False"
+        )
     run_dir = config.model_dir if _has_run_dir(config) else None
     engine = options.engine
     if run_dir is not None:

@@ -28,7 +28,7 @@ per_device_train_batch_size train_batch_size: batch_size={batch} | (batch_size={
     # batch_size counts the examples of an update, on all devices together.
 per_device_eval_batch_size eval_batch_size: -
     # Evaluations have the batch size of the training.
-auto_find_batch_size: - mtf plan says whether a batch fits the memory of a machine.
+auto_find_batch_size: auto_find_batch_size=True
 gradient_accumulation_steps: trainer.num_microbatches={v}
     # batch_size counts the examples of an update. It is split into microbatches.
 group_by_length: trainer.trim_padding=True | -

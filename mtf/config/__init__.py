@@ -8,7 +8,7 @@ from mtf.config.overrides import Override, apply_overrides, try_overrides
 from mtf.config.run_dir import check_resume, load_config, new_run_dir, run_title, write_run_dir
 from mtf.config.serialize import dump_json, load_json
 from mtf.config.show import as_flat_text, as_history_text, diff, flat_values
-from mtf.config.start import as_checked, check_types, in_run_directory, run, stored
+from mtf.config.start import as_checked, check_types, in_run_directory, run, settled, stored
 from mtf.config.tree import complete
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "resolve",
     "run",
     "run_title",
+    "settled",
     "stored",
     "summarize",
     "trust_runs",

@@ -104,6 +104,14 @@ def run(config: fdl.Config, *, allow: Sequence[str] = ()) -> Any:
         return job.run()
 
 
+def settled(job: Any, config: fdl.Config) -> Any:
+    """Sets the values that a job finds by itself in its config, and returns the job with them."""
+    values = job.settled_values() if hasattr(job, "settled_values") else {}
+    for name, value in values.items():
+        setattr(config, name, value)
+    return build(config) if values else job
+
+
 @contextlib.contextmanager
 def _prepared(config: fdl.Config, name: str, allow: Sequence[str]) -> Iterator[Any]:
     """Checks a config, stores it in its run directory, and yields the job to run."""
@@ -112,6 +120,7 @@ def _prepared(config: fdl.Config, name: str, allow: Sequence[str]) -> Iterator[A
     if config.model_dir is None:
         config.model_dir = new_run_dir(name.lower())
         job = build(config)
+    job = settled(job, config)
     check_resume(config, config.model_dir, allow)
     command = f"{name}.run() in {sys.argv[0] or 'an interactive session'}"
     with stored(job, config, command):

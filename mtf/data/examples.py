@@ -123,7 +123,7 @@ class TextDataset:
     def _source(self, order: Order, noise: Purpose) -> ExampleSource:
         read = self._examples.__getitem__
         if self._examples.kind == "pairs":
-            return _Pairs(self._data, read, order)
+            return PairSource(self._data, read, order)
         return DocumentSource(self._data, read, order, noise)
 
 
@@ -135,14 +135,15 @@ def fingerprint(data: TextConfig, **content: object) -> str:
     return "; ".join(f"{name}={value}" for name, value in content.items())
 
 
-class _Pairs(ExampleSource):
+class PairSource(ExampleSource):
     """A source whose examples are pairs. Each group is one pair, and its cursor is (group,)."""
 
-    def __init__(self, data: TextFilesConfig, read: Callable[[int], Any], order: Order):
+    def __init__(self, data: TextConfig, read: Callable[[int], Any], order: Order):
         self.num_groups = order.num_items
         self._data, self._read, self._order = data, read, order
 
     def read(self, cursor: Cursor) -> tuple[Example, None]:
+        """See `ExampleSource`."""
         epoch, position = divmod(cursor[0], self.num_groups)
         (index,) = self._order.ids(epoch, position, position + 1)
         data, pair = self._data, self._read(index)

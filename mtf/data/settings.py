@@ -199,7 +199,7 @@ class TextCorporaConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HubStreamConfig(TextConfig):
-    """Settings for streaming documents from the Hugging Face hub during training.
+    """Settings for streaming documents or pairs from the Hugging Face hub during training.
 
     The dataset's files are divided among `num_streams` streams. Each stream provides
     batch_size / num_streams rows of every batch, so batches do not depend on the number of
@@ -216,6 +216,9 @@ class HubStreamConfig(TextConfig):
       split: split to train on.
       eval_split: split to evaluate on, if the dataset has it; None for no evaluation.
       text_key: name of the column that contains the text.
+      inputs: name of a column, or a Jinja template over columns, for a dataset of pairs; None for a
+        dataset of documents. If it is set, `text_key` and `objective` are not used.
+      targets: name of a column or a template, like `inputs`.
       num_streams: number of streams, a divisor of the batch size. If there are more processes than
         streams, several processes read the same stream; to avoid this, use a multiple of the number
         of processes.
@@ -234,6 +237,8 @@ class HubStreamConfig(TextConfig):
     split: str = "train"
     eval_split: str | None = "validation"
     text_key: str = "text"
+    inputs: str | None = None
+    targets: str | None = None
     num_streams: int = 8
     window_documents: int = 1024
     eval_documents: int | None = field(default=None, metadata=_MAY_CHANGE)
@@ -254,7 +259,10 @@ class HubStreamConfig(TextConfig):
             raise UserError("data.data_files is empty; expected at least one file, or None")
         check_fields(self, AT_LEAST_ONE, "num_streams", "window_documents")
         check_fields(self, AT_LEAST_ONE, "eval_documents", optional=True)
-        self.check_objective()
+        if (self.inputs is None) != (self.targets is None):
+            raise UserError("data.inputs and data.targets must both be set, or both be None")
+        if self.inputs is None:
+            self.check_objective()
 
 
 @dataclass(frozen=True, kw_only=True)

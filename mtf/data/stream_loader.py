@@ -1,9 +1,10 @@
-"""Streams a dataset during training (`HubStreamConfig`).
+"""Streams a dataset of documents or pairs during training (`HubStreamConfig`).
 
 A stream reads each subset one window of documents at a time; the order of the files changes in
 every epoch. The documents of a window are shuffled and turned into examples (`mtf.data.examples`),
 which are packed into the stream's rows of every batch. The state of a stream contains the start of
 each subset's window, which the `datasets` library can restore, and the position in that window.
+Pairs are read like documents.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import glob
 import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -22,7 +23,15 @@ import numpy as np
 
 from mtf.base.errors import NotCheckedError, UserError
 from mtf.base.extras import check_extra
-from mtf.data.examples import Cursor, DocumentSource, Example, Order, fingerprint
+from mtf.data.examples import (
+    Cursor,
+    DocumentSource,
+    Example,
+    ExampleSource,
+    Order,
+    PairSource,
+    fingerprint,
+)
 from mtf.data.mixing import Mixing
 from mtf.data.randomness import Purpose, derived_seed, permutation
 from mtf.data.row_streams import (
@@ -37,6 +46,8 @@ from mtf.data.row_streams import (
 )
 from mtf.data.settings import HubStreamConfig
 from mtf.data.sources.hub_stream import Split, open_splits
+from mtf.data.sources.text_files import Pair
+from mtf.data.tasks.columns import FromColumns, is_template
 from mtf.storage import has_scheme
 
 _MAX_READERS = 16
@@ -76,7 +87,7 @@ def evaluation_parts(data: HubStreamConfig) -> EvaluationParts:
     parts: EvaluationParts = {}
     for name, split in splits.items():
         # Copies of this iterator share the documents that any of them has read.
-        (documents,) = itertools.tee(_first_documents(split, limit), 1)
+        (documents,) = itertools.tee(_first_documents(data, split, limit), 1)
         part = f"{data.eval_split}_{name}" if name else data.eval_split
         parts[part] = functools.partial(_evaluation, data, documents)
     return joined_if_many(parts, data.eval_split)
@@ -88,7 +99,8 @@ def _check_streams(data: HubStreamConfig, batch_size: int) -> None:
             f"data.num_streams: a batch of {batch_size} rows cannot be divided evenly among "
             f"{data.num_streams} streams; expected a divisor of batch_size"
         )
-    data.check_objective(data.vocabulary.vocab_size)
+    if data.inputs is None:
+        data.check_objective(data.vocabulary.vocab_size)
 
 
 def check(data: HubStreamConfig, batch_size: int) -> str:
@@ -115,21 +127,46 @@ def provenance(data: HubStreamConfig) -> dict[str, Any]:
 
 
 def _open_splits(data: HubStreamConfig, split: str, *, required: bool = True) -> dict[str, Split]:
+    columns = {"inputs": data.inputs, "targets": data.targets}
+    found = {name: text for name, text in columns.items() if text and not is_template(text)}
     return open_splits(
         data.dataset,
         data.subsets,
         split,
-        text_key=data.text_key,
+        columns={"text_key": data.text_key} if data.inputs is None else found,
         data_files=data.data_files,
         required=required,
     )
 
 
-def _first_documents(split: Split, limit: int | None) -> Iterator[str]:
+def _document_of(data: HubStreamConfig, split: Split) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns a function that makes a text, which may be empty, or a pair from a record."""
+    if data.inputs is None or data.targets is None:
+        return split.text
+    columns = FromColumns(data.inputs, data.targets)
+
+    def pair(row: Mapping[str, Any]) -> Pair:
+        try:
+            return Pair(**columns(row))
+        except UserError as error:
+            raise UserError(f"{split.name}: {error}") from error
+
+    return pair
+
+
+def _source(
+    data: HubStreamConfig, read: Callable[[int], Any], order: Order, noise: Purpose
+) -> ExampleSource:
+    if data.inputs is None:
+        return DocumentSource(data, read, order, noise)
+    return PairSource(data, read, order)
+
+
+def _first_documents(data: HubStreamConfig, split: Split, limit: int | None) -> Iterator[Any]:
     """Yields the first `limit` documents of a split, which are read on demand."""
     rows = itertools.chain.from_iterable(map(split.file, range(split.num_files)))
     with _read_errors(split.name):
-        yield from itertools.islice(filter(None, map(split.text, rows)), limit)
+        yield from itertools.islice(filter(None, map(_document_of(data, split), rows)), limit)
 
 
 @contextlib.contextmanager
@@ -141,15 +178,16 @@ def _read_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read: {error}") from error
 
 
-def _evaluation(data: HubStreamConfig, documents: Iterator[str]) -> Iterator[Example]:
+def _evaluation(data: HubStreamConfig, documents: Iterator[Any]) -> Iterator[Example]:
     """Yields the examples from a copy of `documents`; reads one group of documents at a time."""
-    size, unread = data.objective.merge_documents, copy.copy(documents)
+    size = data.objective.merge_documents if data.inputs is None else 1
+    unread = copy.copy(documents)
     for number in itertools.count():
         texts = dict(enumerate(itertools.islice(unread, size), start=number * size))
         if not texts:
             return
         order = Order(number * size + len(texts), data.seed, shuffle=False)
-        source = DocumentSource(data, texts.__getitem__, order, Purpose.EVALUATION)
+        source = _source(data, texts.__getitem__, order, Purpose.EVALUATION)
         yield from group_examples(source, number)
 
 
@@ -172,7 +210,7 @@ class _Start(NamedTuple):
 
 
 # The documents of a window, which are shuffled together, and the start of the next window.
-_Window = tuple[list[str], _Start]
+_Window = tuple[list[Any], _Start]
 
 
 class _Reader:
@@ -185,7 +223,8 @@ class _Reader:
         first, step = (0, 1) if self._shares_files else (stream, data.num_streams)
         self._files = np.arange(first, split.num_files, step)
         self._at: _Start | None = None
-        self._documents: Iterator[tuple[str, int, int, Any]] = iter(())
+        self._document_of = _document_of(data, split)
+        self._documents: Iterator[tuple[Any, int, int, Any]] = iter(())
 
     def read(self, start: _Start) -> _Window:
         """Reads the window at `start`; raises UserError if reading fails or there is no text."""
@@ -207,8 +246,8 @@ class _Reader:
         self._at = following
         return [text for text, *_ in read], following
 
-    def _read_documents(self, start: _Start) -> Iterator[tuple[str, int, int, Any]]:
-        """Yields (text, file position, index in the file, open file) up to the end of the epoch."""
+    def _read_documents(self, start: _Start) -> Iterator[tuple[Any, int, int, Any]]:
+        """Yields (document, file position, index in the file, open file) to the epoch's end."""
         order = self._files
         if self._data.shuffle:
             order = order[permutation(len(order), self._seed, start.epoch, Purpose.FILES)]
@@ -223,9 +262,9 @@ class _Reader:
                 # matters if the files are small.
                 if self._shares_files and (number + index) % self._data.num_streams != self._stream:
                     continue
-                text = self._split.text(row)
-                if text:
-                    yield text, file, number, rows
+                document = self._document_of(row)
+                if document:
+                    yield document, file, number, rows
 
 
 class _Subset:
@@ -239,7 +278,7 @@ class _Subset:
         self._data = data
         self._seed = derived_seed(data.seed, Purpose.CORPUS, zlib.crc32(name.encode()), stream)
         self._reader, self._executor = _Reader(data, files, self._seed, stream), executor
-        self._source: DocumentSource | None = None
+        self._source: ExampleSource | None = None
         self._ahead: Future[_Window] | None = None
         self._cursor = _BEGINNING
         self._go_to(_Start())
@@ -275,7 +314,7 @@ class _Subset:
         self._start = start
         self._cursor = _BEGINNING
 
-    def _open(self) -> DocumentSource:
+    def _open(self) -> ExampleSource:
         """Returns the examples of the current window, and starts to read the next window."""
         ahead = self._ahead or self._executor.submit(self._reader.read, self._start)
         self._ahead = None
@@ -286,7 +325,7 @@ class _Subset:
         self._ahead = self._executor.submit(self._reader.read, self._following)
         seed = derived_seed(self._seed, Purpose.WINDOW, self._start.epoch, self._start.window)
         order = Order(len(texts), seed, self._data.shuffle)
-        self._source = DocumentSource(self._data, texts.__getitem__, order, Purpose.NOISE)
+        self._source = _source(self._data, texts.__getitem__, order, Purpose.NOISE)
         return self._source
 
 
@@ -312,4 +351,6 @@ class _Stream(RowStream):
 def _fingerprint(data: HubStreamConfig) -> str:
     names = ["dataset", "subsets", "data_files", "split", "text_key"]
     names += ["num_streams", "window_documents", "shuffle", "seed"]
+    if data.inputs is not None:
+        names += ["inputs", "targets"]
     return fingerprint(data, **{name: getattr(data, name) for name in names})

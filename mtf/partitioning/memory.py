@@ -38,6 +38,17 @@ def device_bytes(devices: Sequence[Any]) -> int | None:
     return chip.memory // chip.devices if limit is None and chip is not None else limit
 
 
+def peak_bytes(compiled: Any, platform: str) -> int:
+    """Returns the memory in bytes that a compiled program needs on each device."""
+    sizes = compiled.memory_analysis()
+    peak: int = getattr(sizes, "peak_memory_in_bytes", 0)
+    # On CPUs, the peak that the compiler reports does not include temporaries.
+    if platform == "cpu" or peak < sizes.argument_size_in_bytes:
+        peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+        peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return peak
+
+
 def check(mesh: Mesh, needed: Mapping[str, int]) -> None:
     """Raises UserError if the devices have too little memory.
 

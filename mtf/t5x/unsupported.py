@@ -30,7 +30,7 @@ UNUSED: Mapping[str, frozenset[str]] = {
         {
             *_IGNORED,
             *("trainer.loss_chunk_elements", "trainer.trim_padding", "trainer.hang_seconds"),
-            *("checkpoint.restore.step", "num_samples"),
+            *("checkpoint.restore.step", "num_samples", "auto_find_batch_size"),
             # Used only with checkpoint.save.metric_name_to_monitor.
             *("trainer.early_stopping_patience", "checkpoint.save.keep_best"),
             *("checkpoint.save.metric_mode", "checkpoint.save.keep_checkpoints_without_metrics"),

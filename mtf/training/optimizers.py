@@ -18,8 +18,14 @@ import optax
 from mtf.models import t5
 from mtf.models.settings import T5Config
 from mtf.models.trees import Tree
-from mtf.training import adafactor, schedules
-from mtf.training.settings import AdafactorConfig, AdamWConfig, AnyOptimizer
+from mtf.training import adafactor
+from mtf.training.settings import (
+    AdafactorConfig,
+    AdamWConfig,
+    AnyOptimizer,
+    Schedule,
+    ScheduleConfig,
+)
 from mtf.training.transformations import Transformation
 
 
@@ -52,8 +58,12 @@ class _Scheduled:
 
         return self._map(of_slots, params, states)
 
-    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array:
-        return schedules.learning_rate(self.config.learning_rate, step)
+    @property
+    def schedule(self) -> ScheduleConfig | Schedule:
+        return self.config.learning_rate
+
+    def learning_rate(self, rate: jax.Array | None, states: Tree) -> jax.Array | None:
+        return rate
 
     def _map(self, function: Callable[..., Any], *trees: Tree) -> Tree:
         """Maps `function` over the axes, whose leaves are tuples, and the trees below them."""
@@ -68,10 +78,8 @@ class _Adafactor(_Scheduled):
         return self._map(slots, params)
 
     def update(
-        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+        self, step: Any, rate: Any, loss: Any, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
-        rate = self.learning_rate(step, states)
-
         def updated(names: tuple[str, ...], param: Any, slots: Any, grad: Any) -> tuple[Any, Any]:
             return adafactor.update_param(self.config, step, rate, param, slots, grad, names)
 
@@ -85,9 +93,9 @@ class _AdamW(_Scheduled):
         return _slots(self._adam.init(params))
 
     def update(
-        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+        self, step: Any, rate: Any, loss: Any, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
-        rate, decay = self.learning_rate(step, states), self.config.weight_decay_rate
+        decay = self.config.weight_decay_rate
         mu = jax.tree.map(lambda _, slots: slots["mu"], params, states)
         nu = jax.tree.map(lambda _, slots: slots["nu"], params, states)
         state = optax.ScaleByAdamState(step, mu, nu)

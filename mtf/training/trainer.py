@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from conversion import IncompleteCheckpoint
@@ -40,7 +41,7 @@ from mtf.models.trees import Tree, flat_names, merged
 from mtf.models.types import Params
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
-from mtf.training import optimizers, settings
+from mtf.training import optimizers, schedules, settings
 from mtf.training.losses import (
     PREFIX,
     custom_loss,
@@ -119,13 +120,10 @@ class Trainer:
     random_seed: int = 0
 
     @functools.cached_property
-    def _rngs(self) -> tuple[jax.Array, jax.Array]:
+    def _rngs(self) -> tuple[np.ndarray, np.ndarray]:
         """The random keys for the initial parameters and for dropout."""
-        # The keys are computed outside any trace, so that new and resumed runs compile the same
-        # program.
-        with jax.ensure_compile_time_eval():
-            init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
-        return init_rng, trainer_rng
+        init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(self.random_seed), 2)
+        return np.asarray(init_rng), np.asarray(trainer_rng)
 
     @functools.cached_property
     def axes(self) -> Tree:
@@ -203,14 +201,14 @@ class Trainer:
             checked = functools.partial(custom_loss, loss_fn)
             _, sums = jax.eval_shape(checked, logits, batch, weights)
             names = tuple(name for name in sums if name.startswith(PREFIX))
-        state = self.state_shapes
-        jax.eval_shape(self.optimizer_def.learning_rate, state.step, state.param_states)
+        jax.eval_shape(self._scheduled_rate, self.state_shapes.step)
         return names
 
     def init_state(self) -> TrainState:
         """Returns the initial state (step 0), which is allocated on the devices."""
+        rng = self._rngs[0]
         with self.partitioner.in_force():
-            return self._jit_init(self._rngs[0])
+            return self._jit_init(rng)
 
     def _first_average(self, params: Params) -> Tree | None:
         """Returns the initial average of the trained parameters; None if `config.ema` is None."""
@@ -263,7 +261,7 @@ class Trainer:
         """Performs one update; donates `state`, which must not be used afterwards."""
         with self.partitioner.in_force():
             step = self._compiled_train_steps.get(_shapes(batch), self._jit_train_step)
-            return step(state, batch)
+            return step(state, batch, self._jit_scheduled_rate(state.step), self._rngs[1])
 
     def eval_step(self, params: Params, batch: Batch) -> Metrics:
         """Evaluates one batch without dropout; returns the sums from which metrics are computed."""
@@ -283,9 +281,10 @@ class Trainer:
 
     def lower(self, state: Any, batch: Any) -> Any:
         """Lowers the training step for a state and a global batch, or for their shapes."""
-        _ = self._rngs  # Compute the keys now, on local devices, because the mesh may be abstract.
+        # The key is computed before the mesh is in force, because the mesh may be abstract.
+        rate, key = jax.eval_shape(self._scheduled_rate, state.step), self._rngs[1]
         with self.partitioner.in_force():
-            return self._jit_train_step.lower(state, batch)
+            return self._jit_train_step.lower(state, batch, rate, key)
 
     @functools.cached_property
     def _compiled_train_steps(self) -> dict[_Shapes, Any]:
@@ -296,9 +295,22 @@ class Trainer:
         return jax.jit(
             self._train_step,
             donate_argnums=0,
-            in_shardings=(self.state_shardings, self.partitioner.batch),
+            in_shardings=(
+                self.state_shardings,
+                self.partitioner.batch,
+                self.partitioner.replicated,
+                self.partitioner.replicated,
+            ),
             out_shardings=(self.state_shardings, self.partitioner.replicated),
         )
+
+    def _scheduled_rate(self, step: jax.Array) -> jax.Array | None:
+        schedule = self.optimizer_def.schedule
+        return None if schedule is None else schedules.learning_rate(schedule, step)
+
+    @functools.cached_property
+    def _jit_scheduled_rate(self) -> Any:
+        return jax.jit(self._scheduled_rate, out_shardings=self.partitioner.replicated)
 
     @functools.cached_property
     def _jit_eval_step(self) -> Any:
@@ -308,11 +320,15 @@ class Trainer:
             out_shardings=self.partitioner.replicated,
         )
 
-    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def _train_step(
+        self, state: TrainState, batch: Batch, rate: jax.Array | None, dropout_key: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        # The learning rate and the key are arguments, not constants, so that runs that differ only
+        # in the schedule or the seed compile the same program.
         dropout_rng = None
         network = self.model.network
         if network.dropout_rate > 0 or (network.lora and network.lora.dropout_rate > 0):
-            dropout_rng = jax.random.fold_in(self._rngs[1], state.step)
+            dropout_rng = jax.random.fold_in(dropout_key, state.step)
         weights = self._weights(batch)
         trained, frozen = split(state.params, self.frozen)
         grads, sums = self._gradients(trained, frozen, batch, weights, dropout_rng)
@@ -321,9 +337,9 @@ class Trainer:
             scale = jnp.minimum(1.0, threshold / norm)
             grads = jax.tree.map(lambda g: g * scale, grads)
         params, param_states = self.optimizer_def.update(
-            state.step, sums["loss"], grads, trained, state.param_states
+            state.step, rate, sums["loss"], grads, trained, state.param_states
         )
-        rate = self.optimizer_def.learning_rate(state.step, param_states)
+        rate = self.optimizer_def.learning_rate(rate, param_states)
         metrics = {**self._metrics(batch, sums, weights), "weight_gradient_norm": norm}
         if rate is not None:
             metrics["learning_rate"] = rate

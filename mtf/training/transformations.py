@@ -29,23 +29,25 @@ class Transformation:
       axes: the logical axes of all parameters, with separate layers.
       clip_threshold: the largest global norm of the gradients that `update` receives; None for no
         limit.
+      schedule: the schedule of the learning rate; None because the optimizer contains its own.
     """
 
     optimizer: GradientTransformation
     shapes: Tree
     axes: Tree
     clip_threshold: ClassVar[float | None] = None
+    schedule: ClassVar[None] = None
 
     def init(self, params: Tree) -> Tree:
         """Returns the initial optimizer state as nested dicts."""
         return _as_dicts(self.optimizer.init(unstack_layers(params)))
 
     def update(
-        self, step: jax.Array, loss: jax.Array, grads: Tree, params: Tree, states: Tree
+        self, step: Any, rate: Any, loss: Any, grads: Tree, params: Tree, states: Tree
     ) -> tuple[Tree, Tree]:
         """Returns the updated parameters and state; optax receives `loss` as `value`.
 
-        `step` is the number of previous updates.
+        `step` is the number of previous updates. `rate` is the learning rate of `schedule`.
         """
         is_stacked = any("layers" in side for side in params.values() if isinstance(side, dict))
         grads, params = unstack_layers(grads), unstack_layers(params)
@@ -73,7 +75,7 @@ class Transformation:
 
         return jax.tree_util.tree_map_with_path(of_leaf, states)
 
-    def learning_rate(self, step: jax.Array, states: Tree) -> jax.Array | None:
+    def learning_rate(self, rate: Any, states: Tree) -> jax.Array | None:
         """Returns the learning rate that `optax.inject_hyperparams` has stored in the state.
 
         Returns None if the state contains no learning rate or more than one.

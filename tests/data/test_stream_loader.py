@@ -101,6 +101,38 @@ def test_streams_are_disjoint_and_complete_in_every_epoch(
         assert (epochs[0] != sorted(epochs[0])) == shuffle
 
 
+def test_pairs_are_complete_in_every_epoch_and_resume_exactly(tmp_path: Path) -> None:
+    """Also between two windows, and from a template over columns."""
+    rows = [{"id": i, "answer": f"no {i}"} for i in range(50)]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"inputs": "which: {{id}}", "targets": "answer", "pack": False, "num_streams": 1}
+    data = stream(str(tmp_path / "*.jsonl"), **columns, eval_split="train", eval_documents=3)
+
+    def pairs(batches: list[HostBatch]) -> list[tuple[str, str]]:
+        examples = [each for b in batches for row in range(4) for each in examples_of_row(b, row)]
+        return [(BYTES.decode(inputs), BYTES.decode(targets)) for inputs, targets in examples]
+
+    expected = sorted((f"which: {i}", f"no {i}") for i in range(50) for _ in range(2))
+    iterator = make_train_iterator(data, batch_size=4)
+    first, states = [], []
+    for _ in range(50):
+        first += pairs(take(iterator, 1))
+        states.append(stored(iterator))
+    assert sorted(first[:100]) == sorted(first[100:]) == expected
+    assert first[:100] != first[100:]
+    for step in (3, 4, 24, 30):
+        resumed = make_train_iterator(data, batch_size=4)
+        resumed.set_state(states[step - 1])
+        assert pairs(take(resumed, 20)) == first[4 * step :][:80]
+    held_out = sample_examples(data, 5)
+    assert [BYTES.decode(each.inputs) for each in held_out] == ["which: 0", "which: 1", "which: 2"]
+    with pytest.raises(UserError, match=r"data.targets: .* has no column 'anwser'; .* answer"):
+        make_train_iterator(dataclasses.replace(data, targets="anwser"), batch_size=4)
+    with pytest.raises(UserError, match=r"data.inputs and data.targets must both be set"):
+        dataclasses.replace(data, targets=None)
+
+
 def test_processes_may_have_parts_of_two_streams(tmp_path: Path) -> None:
     """Four streams of six rows, and three processes."""
     data = stream(write_files(tmp_path, 5, 40), objective=SpanCorruption(merge_documents=4))

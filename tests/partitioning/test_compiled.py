@@ -40,6 +40,16 @@ def test_a_second_run_compiles_nothing_and_has_the_same_bits(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_runs_of_a_sweep_compile_the_step_once(tmp_path: Path) -> None:
+    text, cache = small.write_text(tmp_path), tmp_path / "cache"
+    for seed, rate in enumerate((0.001, 0.01, 0.1)):
+        settings = {"optimizer__learning_rate__base_learning_rate": rate, "random_seed": seed}
+        arguments = small.arguments(text, train_steps=1, model_dir=f"run{seed}", **settings)
+        small.run_process(arguments, tmp_path, MTF_CACHE=str(cache), **ALL)
+        assert sum("train_step" in file.name for file in kept(cache)) == 1
+
+
+@pytest.mark.slow
 def test_a_run_needs_no_place_for_compiled_programs(tmp_path: Path) -> None:
     text = small.write_text(tmp_path)
     (tmp_path / "file").touch()

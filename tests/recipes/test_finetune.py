@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -20,9 +21,13 @@ from mtf.base import environment
 from mtf.base.errors import UserError
 from mtf.data import loaders
 from mtf.data.mixtures import open_mixture
+from mtf.data.packing import to_batch
 from mtf.data.sources.datasets import open_split
-from mtf.partitioning import FULLY_SHARDED_AXIS_RULES
+from mtf.jobs.train import batch_size
+from mtf.partitioning import FULLY_SHARDED_AXIS_RULES, memory
+from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.schedules import learning_rate
+from mtf.training.trainer import Trainer
 from tests import small
 from tests.conversion import writers
 from tests.golden import recorded
@@ -238,6 +243,40 @@ def test_a_metric_of_the_user_chooses_the_best_checkpoint(
     assert save.metric_mode == "max"
 
 
+def streamed(folder: Path, **arguments: Any) -> fdl.Config:
+    for split in ("train", "validation"):
+        (folder / "dataset").mkdir(exist_ok=True)
+        shutil.copy(folder / "rows.jsonl", folder / "dataset" / f"{split}.jsonl")
+    given = {"dataset": str(folder / "dataset"), "template": "{q-text} ||| answer", **arguments}
+    return recipes.finetune(str(folder / "hf"), streaming=True, **given)
+
+
+def test_a_dataset_is_streamed(folder: Path) -> None:
+    pytest.importorskip("datasets")
+    config = streamed(folder, steps=4, batch_size=3)
+    assert config.data.task_feature_lengths == {"inputs": 512, "targets": 128}
+    save = config.checkpoint.save
+    assert save.metric_name_to_monitor == "training_eval/validation/loss_per_target_token"
+    job = fdl.build(config)
+    batch = next(loaders.make_train_iterator(job.data, batch_size=3))
+    decoded = [job.data.vocabulary.decode(row) for row in batch["encoder_input_tokens"]]
+    assert sorted(decoded) == sorted(question for question, _ in PAIRS)
+    with_subset = streamed(folder, dataset=("mine", "rte"), metrics="accuracy")
+    assert with_subset.data.subsets == {"rte": 1.0}
+    assert with_subset.checkpoint.save.metric_name_to_monitor == "inference_eval/held_out/accuracy"
+    assert with_subset.evaluator.metrics == ("accuracy",)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_stream_is_evaluated(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    config = streamed(folder, steps=2, batch_size=3, lengths=(32, 16), metrics="accuracy")
+    config.model_dir = str(tmp_path / "run")
+    config_lib.run(config)
+    for name in ("training_eval/validation", "inference_eval/held_out"):
+        assert (tmp_path / "run" / name / "metrics.jsonl").is_file()
+
+
 def test_a_dataset_of_the_mirror(
     folder: Path, datasets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +347,58 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
     assert float(seconds) < 3
 
 
+def auto(folder: Path, run: Path) -> fdl.Config:
+    config = recipes.finetune(
+        str(folder / "hf"), str(folder / "pairs.tsv"), steps=1, batch_size="auto"
+    )
+    config.num_samples, config.model_dir = 0, str(run)
+    return config
+
+
+def test_the_batch_is_halved_until_it_fits(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    config = auto(folder, tmp_path / "run")
+    assert (config.batch_size, config.auto_find_batch_size) == (32, True)
+    monkeypatch.setattr(batch_size, "_needed_bytes", lambda job, trainer, size, limit: size * 2**30)
+    monkeypatch.setattr(memory, "device_bytes", lambda devices: 12 * 2**30)
+    assert config_lib.settled(fdl.build(config), config).batch_size == config.batch_size == 8
+    assert capsys.readouterr().out.startswith("batch_size 8: a step needs 8.00 GiB of 10.80 GiB")
+    config.trainer.num_microbatches = 8
+    monkeypatch.setattr(memory, "device_bytes", lambda devices: 2**30)
+    with pytest.raises(UserError, match="a batch of 8 needs at least"):
+        config_lib.settled(fdl.build(config), config)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    assert auto(folder, tmp_path / "run").batch_size == 1024
+
+
+@pytest.mark.slow
+def test_the_batch_size_is_that_of_the_memory_and_kept_on_resume(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @functools.cache
+    def needed(size: int) -> int:
+        config = auto(folder, tmp_path / "run")
+        job = fdl.build(config)
+        partitioner = PjitPartitioner.create(job.partitioner)
+        trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer)
+        rows = to_batch([], job.data.task_feature_lengths, size, False)
+        sizes = trainer.compile(trainer.state_shapes, rows).memory_analysis()
+        used = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+        return int(used + sizes.output_size_in_bytes - sizes.alias_size_in_bytes)
+
+    monkeypatch.setattr(memory, "device_bytes", lambda devices: int(needed(8) / 0.9) + 1000)
+    config = auto(folder, tmp_path / "run")
+    config_lib.run(config)
+    assert config_lib.load_config(tmp_path / "run").batch_size == 8 and needed(16) > needed(8)
+    monkeypatch.undo()
+    again = auto(folder, tmp_path / "run")
+    again.train_steps = 2
+    config_lib.run(again)
+    assert config_lib.load_config(tmp_path / "run").batch_size == 8
+    assert small.steps(tmp_path / "run")[-1] == 2
+
+
 # --------------------------------------------------------------------------------------- mistakes
 
 
@@ -342,6 +433,12 @@ def test_the_recipe_is_shown_without_jax(folder: Path) -> None:
         ({"mixture": "t0_train", "validation": "5%"}, "validation needs files or a dataset"),
         ({"dataset": "x", "train": "test", "validation": "5%"}, "divides the split train, not"),
         ({"mixture": "t0_train", "epochs": 2}, "epochs needs files or a dataset"),
+        ({"train": "pairs.tsv", "batch_size": "auto", "epochs": 2}, "epochs needs a batch size"),
+        ({"mixture": "t0_train", "streaming": True}, "streaming needs a dataset"),
+        (
+            {"dataset": "xsum", "streaming": True, "epochs": 2, "validation": "5%"},
+            "epochs: set steps, .*; validation: set validation to a split",
+        ),
         ({"train": "rows.jsonl", "template": "{answer}"}, "has 0 separators"),
         ({"train": "three.tsv"}, r"expected the 2 columns of a headerless file \(inputs, "),
     ],

@@ -36,7 +36,7 @@ def test_a_task_and_a_stream() -> None:
     assert "put it at DIR/super_glue/rte/validation.parquet" in str(caught.value)
     assert "MTF_DATA_DIR=DIR" in str(caught.value)
     with pytest.raises(UserError) as refused:
-        open_splits("allenai/c4", None, "train", text_key="text")
+        open_splits("allenai/c4", None, "train", columns={"text_key": "text"})
     _check(str(refused.value))
     assert "data.data_files" in str(refused.value)
 
@@ -45,6 +45,6 @@ def test_offline_mode_contacts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
     monkeypatch.setattr("urllib.request.urlopen", None)
     with pytest.raises(UserError) as caught:
-        open_splits("allenai/c4", None, "train", text_key="text")
+        open_splits("allenai/c4", None, "train", columns={"text_key": "text"})
     assert " HF_HUB_OFFLINE is set, so only previously downloaded data is ava" in str(caught.value)
     assert CLOSED not in str(caught.value)

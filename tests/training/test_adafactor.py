@@ -146,8 +146,8 @@ def test_each_layer_is_updated_by_itself_also_if_layers_are_stacked() -> None:
     optimizer = optax.lamb(_RATE)
     transformation = Transformation(optimizer, {}, {})
     states = transformation.init(params)
-    new, states = transformation.update(STEP, loss, grads, params, states)
-    new, states = transformation.update(STEP, loss, grads, new, states)
+    new, states = transformation.update(STEP, None, loss, grads, params, states)
+    new, states = transformation.update(STEP, None, loss, grads, new, states)
     assert new["encoder"]["layers"]["kernel"].shape == (3, 4, 2)
     for layer in range(3):
         alone = params["encoder"]["layers"]["kernel"][layer]
@@ -187,11 +187,11 @@ def test_the_rate_of_inject_hyperparams_is_that_of_the_last_update() -> None:
     transformation = Transformation(optimizer, {}, {})
     states = transformation.init(params)
     for before in range(3):
-        params, states = transformation.update(STEP, loss, params, params, states)
-        rate = transformation.learning_rate(STEP, states)
+        params, states = transformation.update(STEP, None, loss, params, params, states)
+        rate = transformation.learning_rate(None, states)
         assert rate is not None and float(rate) == pytest.approx(before / 10)
     lion = Transformation(optax.lion(0.1), {}, {})
-    assert lion.learning_rate(STEP, lion.init(params)) is None
+    assert lion.learning_rate(None, lion.init(params)) is None
 
 
 def test_a_random_key_in_the_state_is_refused() -> None:

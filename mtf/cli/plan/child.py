@@ -23,6 +23,7 @@ from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
 from mtf.cli.plan.targets import Target
 from mtf.data.packing import to_batch
+from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
 from mtf.training.sizes import least_bytes
@@ -72,7 +73,7 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     steps = job.train_steps - (start or 0)
     found = {
         **{"formula_flops": flops, "tokens": tokens, "steps": steps, "mesh": dict(mesh.shape)},
-        **_memory(compiled.memory_analysis(), parts, machine),
+        **_memory(memory.peak_bytes(compiled, machine.platform), parts),
         **work.measure(parse(compiled.as_text()), mesh.shape, host_of, machine.chip),
     }
     if machine.chip is not None:
@@ -84,13 +85,8 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     return found
 
 
-def _memory(sizes: Any, parts: Mapping[str, int], target: Target) -> dict[str, Any]:
+def _memory(peak: int, parts: Mapping[str, int]) -> dict[str, Any]:
     """Returns the memory in bytes that a step needs on each device, in total and for each part."""
-    peak = getattr(sizes, "peak_memory_in_bytes", 0)
-    # On CPUs, the peak that the compiler reports does not include temporaries.
-    if target.platform == "cpu" or peak < sizes.argument_size_in_bytes:
-        peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-        peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     found, rest = {}, peak
     for name, size in parts.items():
         # XLA may not hold all gradients at the same time.

@@ -31,11 +31,11 @@ class Split:
       num_files: number of files; they can be read independently of each other.
     """
 
-    def __init__(self, name: str, dataset: Any, text_key: str):
+    def __init__(self, name: str, dataset: Any, columns: Mapping[str, str]):
         self.name = name
         self.num_files = int(dataset.num_shards)
         self._dataset = dataset
-        self._text_key = text_key
+        self._columns = columns
         if dataset.column_names is not None:
             self._check_columns(dataset.column_names)
 
@@ -45,23 +45,24 @@ class Split:
 
     def text(self, row: Mapping[str, Any]) -> str:
         """Returns the text of a record, or an empty string if the text is None."""
-        if self._text_key not in row:
-            self._check_columns(row)
-        text = row[self._text_key]
+        self._check_columns(row)
+        text_key = self._columns["text_key"]
+        text = row[text_key]
         if text is not None and not isinstance(text, str):
             raise UserError(
-                f"data.text_key: the column {self._text_key!r} of {self.name} contains a value of "
+                f"data.text_key: the column {text_key!r} of {self.name} contains a value of "
                 f"type {type(text).__name__}; expected only strings"
             )
         return text or ""
 
     def _check_columns(self, columns: Any) -> None:
-        if self._text_key not in columns:
-            hint = did_you_mean(self._text_key, columns)
-            raise UserError(
-                f"data.text_key: {self.name} has no column {self._text_key!r}; it has "
-                f"{', '.join(map(repr, columns))}.{hint}"
-            )
+        for setting, column in self._columns.items():
+            if column not in columns:
+                hint = did_you_mean(column, columns)
+                raise UserError(
+                    f"data.{setting}: {self.name} has no column {column!r}; it has "
+                    f"{', '.join(map(repr, columns))}.{hint}"
+                )
 
 
 def open_splits(
@@ -69,15 +70,16 @@ def open_splits(
     subsets: Iterable[str] | None,
     split: str,
     *,
-    text_key: str,
+    columns: Mapping[str, str],
     data_files: DataFiles = None,
     required: bool = True,
 ) -> dict[str, Split]:
     """Returns a dict that maps each subset, or "" if there are no subsets, to its split.
 
-    See `HubStreamConfig` for the arguments. If `required` is False, subsets without the split are
+    `columns` maps settings, such as "text_key", to the columns that the dataset must have. See
+    `HubStreamConfig` for the other arguments. If `required` is False, subsets without the split are
     omitted. Raises UserError if the package `datasets`, the dataset, a subset, the split or the
-    text column is missing.
+    a column is missing.
     """
     names = list(subsets or ("",))
     with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
@@ -87,7 +89,7 @@ def open_splits(
     for subset, splits in loaded.items():
         name = f"{dataset}/{subset}" if subset else dataset
         if split in splits:
-            found[subset] = Split(f"{name} ({split})", splits[split], text_key)
+            found[subset] = Split(f"{name} ({split})", splits[split], columns)
         elif required:
             hint = did_you_mean_split(split, splits)
             raise UserError(

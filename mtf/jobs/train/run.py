@@ -30,6 +30,7 @@ from mtf.inference.decoding.settings import DecodingConfig, one_beam
 from mtf.inference.predictor import Predictor
 from mtf.jobs.results import TrainResult, train_result
 from mtf.jobs.train import report
+from mtf.jobs.train.batch_size import largest_batch_size as largest_batch_size
 from mtf.jobs.train.describe import check_vocabulary, checked_trackers
 from mtf.jobs.train.describe import describe as describe
 from mtf.jobs.train.describe import describe_sharding as describe_sharding

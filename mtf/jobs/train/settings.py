@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from mtf.base.checks import AT_LEAST_ONE, check_fields
 from mtf.base.errors import UserError, nearest_multiples
 from mtf.checkpoints.settings import CheckpointConfig
 from mtf.checkpoints.steps import owed_evaluations, saved_steps
-from mtf.config import as_checked, check_types, in_run_directory
+from mtf.config import as_checked, check_types, in_run_directory, load_config
+from mtf.config.run_dir import CONFIG_FILE
 from mtf.data.settings import AnyData
 from mtf.evaluation.settings import InferEvalConfig
 from mtf.jobs.job import Job
@@ -35,6 +37,9 @@ class Train(Job[TrainResult]):
       train_steps: the last step, counted from the start of pretraining. For example, to train a
         checkpoint of step 1,000,000 for 1,000 more steps, set it to 1,001,000.
       batch_size: the number of rows in a global batch.
+      auto_find_batch_size: whether a new run halves `batch_size` until the compiled training step
+        fits into 90% of the memory of the devices. A run that resumes keeps its batch size. The run
+        must have only one process.
       trainer: the settings of the training step and loop, such as the number of microbatches.
       partitioner: how the model and the batch are split across devices.
       checkpoint: when to save checkpoints, and which checkpoint to start from.
@@ -61,6 +66,7 @@ class Train(Job[TrainResult]):
     random_seed: int = 0
     evaluator: InferEvalConfig | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
+    auto_find_batch_size: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
     trackers: Tracker | tuple[Tracker, ...] = dataclasses.field(default=(), metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
@@ -152,6 +158,14 @@ class Train(Job[TrainResult]):
         with in_run_directory(self, allow) as job:
             result: TrainResult = self._work().run(job)
         return result
+
+    def settled_values(self) -> dict[str, Any]:
+        """Returns the batch size that `auto_find_batch_size` finds; see `mtf.config.settled`."""
+        if not self.auto_find_batch_size:
+            return {}
+        if self.model_dir is not None and (as_path(self.model_dir) / CONFIG_FILE).is_file():
+            return {"batch_size": load_config(self.model_dir).batch_size}
+        return {"batch_size": self._work().largest_batch_size(as_checked(self))}
 
     def is_finished(self) -> bool:
         """Returns whether training has ended (possibly early) and no evaluation is due."""
