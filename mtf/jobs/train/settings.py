@@ -38,8 +38,8 @@ class Train(Job[TrainResult]):
         checkpoint of step 1,000,000 for 1,000 more steps, set it to 1,001,000.
       batch_size: the number of rows in a global batch.
       auto_find_batch_size: whether a new run halves `batch_size` until the compiled training step
-        fits into 90% of the memory of the devices. A run that resumes keeps its batch size. The run
-        must have only one process.
+        fits into 90% of the memory of the devices. The run stores the size that it found as
+        `batch_size`, and False here. It must have only one process.
       trainer: the settings of the training step and loop, such as the number of microbatches.
       partitioner: how the model and the batch are split across devices.
       checkpoint: when to save checkpoints, and which checkpoint to start from.
@@ -66,7 +66,7 @@ class Train(Job[TrainResult]):
     random_seed: int = 0
     evaluator: InferEvalConfig | None = dataclasses.field(default=None, metadata=_MAY_CHANGE)
     num_samples: int = dataclasses.field(default=3, metadata=_MAY_CHANGE)
-    auto_find_batch_size: bool = dataclasses.field(default=False, metadata=_MAY_CHANGE)
+    auto_find_batch_size: bool = False
     trackers: Tracker | tuple[Tracker, ...] = dataclasses.field(default=(), metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
@@ -164,8 +164,10 @@ class Train(Job[TrainResult]):
         if not self.auto_find_batch_size:
             return {}
         if self.model_dir is not None and (as_path(self.model_dir) / CONFIG_FILE).is_file():
-            return {"batch_size": load_config(self.model_dir).batch_size}
-        return {"batch_size": self._work().largest_batch_size(as_checked(self))}
+            size = load_config(self.model_dir).batch_size
+        else:
+            size = self._work().largest_batch_size(as_checked(self))
+        return {"batch_size": size, "auto_find_batch_size": False}
 
     def is_finished(self) -> bool:
         """Returns whether training has ended (possibly early) and no evaluation is due."""
