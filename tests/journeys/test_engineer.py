@@ -12,14 +12,10 @@ import pytest
 from mtf.__main__ import main
 from tests import made_up, small
 from tests.journeys import shell
-from tests.storage import prompted_hub
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("prompts")
-def test_the_engineer_of_an_11b_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan(tmp_path: Path) -> None:
     options = "--set partitioner.fsdp=8 model.network.remat_policy=full"
     said = shell(
         f"python -m mtf.run recipes.t0pp_xxl {options} --print sharding --devices 64", tmp_path
@@ -32,6 +28,14 @@ def test_the_engineer_of_an_11b_run(
         assert found["mesh"]["model"] == 8 and found["flops"] > 1e12
     else:
         assert "pip install 'mtf-jax[tpu]'" in small.python(*plan[1:], status=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prompts")
+def test_a_cache_of_the_data_at_hand_and_a_script_for_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.storage import prompted_hub
 
     # In this process, which takes made-up templates for promptsource's.
     monkeypatch.chdir(tmp_path)
