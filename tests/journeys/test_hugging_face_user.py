@@ -63,7 +63,9 @@ def test_a_user_of_transformers(tmp_path: Path) -> None:
     with hub_server.serve({"me/colours": tmp_path / "hub"}) as hub:
         variables = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "x"}
         (tmp_path / "hub").mkdir()
-        shell("hf upload me/colours whole_hf", tmp_path, **variables)
+        code = "from huggingface_hub import HfApi; HfApi().upload_folder"
+        code += "(repo_id='me/colours', folder_path='whole_hf')"
+        shell(f'python -c "{code}"', tmp_path, **variables)
         pushed = shell("python ask.py me/colours 2>/dev/null", tmp_path, **variables)
         code = "import mtf; print(mtf.load('me/colours').generate('red or cow', max_length=8))"
         assert pushed == shell(f'python -c "{code}" 2>/dev/null', tmp_path, **variables)

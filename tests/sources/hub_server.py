@@ -53,7 +53,7 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
 
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if answer := _upload(self.path, content, repositories):
+            if answer := _upload(self.path, content, repositories, server.address):
                 return self._send(answer, body=True)
             self._answer(body=True, form=urllib.parse.parse_qs(content.decode()))
 
@@ -126,12 +126,10 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
         running.server_close()
 
 
-def _upload(path: str, content: bytes, repositories: Mapping[str, Path]) -> object:
+def _upload(path: str, content: bytes, repositories: Mapping[str, Path], address: str) -> object:
     """Does what a client asks for to upload files; returns the answer, or None."""
     if path == "/api/validate-yaml":
         return {"errors": [], "warnings": []}
-    if path == "/api/repos/create":
-        return {"url": "http://127.0.0.1/" + json.loads(content)["name"]}
     if "/preupload/" in path:
         names = [file["path"] for file in json.loads(content)["files"]]
         files = [{"path": x, "uploadMode": "regular", "shouldIgnore": False} for x in names]
@@ -142,7 +140,11 @@ def _upload(path: str, content: bytes, repositories: Mapping[str, Path]) -> obje
             target = repositories[found[1]] / file["path"]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(base64.b64decode(file["content"]))
-        return {"success": True, "commitOid": COMMIT, "commitUrl": f"/commit/{COMMIT}"}
+        return {
+            "success": True,
+            "commitOid": COMMIT,
+            "commitUrl": f"{address}/{found[1]}/commit/{COMMIT}",
+        }
     return None
 
 
