@@ -294,7 +294,7 @@ def find_recipe(name: str) -> Any:
             has = "`python -m mtf.run --list` lists its recipes."
         raise UserError(f"{name} is a module, not a recipe. {has}")
     if not callable(function):
-        raise UserError(f"{name} is a {type(function).__name__}, not a recipe.")
+        raise UserError(f"{name} has the type {type(function).__name__}; it is not a recipe.")
     return function
 
 

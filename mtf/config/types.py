@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import re
 import sys
 import types
 import typing
@@ -423,7 +422,9 @@ def _word_hint(word: str, declared: Any) -> str:
         return f" Write {meant}."
     if _allows_sequence(declared):
         parts = [part.strip() for part in word.split(",")]
-        return f' Write it as a list: "{parts!r}".'
+        with contextlib.suppress(Mismatch):
+            convert(parts, declared)
+            return f' Write it as a list: "{parts!r}".'
     return _swap_hint(word, declared)
 
 
@@ -431,6 +432,17 @@ def _swap_hint(value: Any, declared: Any) -> str:
     """Returns a hint on how to replace a component, or "" if `declared` contains none."""
     if not any(map(is_component, members(declared))):
         return ""
-    words = {re.sub(r".*\.|Config$", "", each).lower(): each for each in choices(declared)}
-    near = difflib.get_close_matches(str(value).lower(), words, n=1)
-    return suggestion(words[each] for each in near) or SWAP_HINT
+    classes = {
+        member.__name__.removesuffix("Config").lower(): member
+        for member in members(declared)
+        if is_component(member) and not _is_checkable_protocol(member)
+    }
+    near = difflib.get_close_matches(str(value).lower(), classes, n=1)
+    return suggestion(_call_of(classes[each]) for each in near) or SWAP_HINT
+
+
+def _call_of(component: type) -> str:
+    """Returns `@module.Class`, with the arguments that it needs."""
+    parameters = inspect.signature(component).parameters.values()
+    needed = ", ".join(f"{each.name}=…" for each in parameters if each.default is each.empty)
+    return f"@{qualified_name(component)}" + (f"({needed})" if needed else "")

@@ -167,8 +167,9 @@ class LanguageModel:
         used.
         """
         texts = _listed(inputs, "inputs")
-        if isinstance(choices, str):
-            raise UserError("choices is a string; expected a list of strings.")
+        if isinstance(choices, str) or not isinstance(choices, Iterable):
+            what = "a string" if isinstance(choices, str) else repr(choices)
+            raise UserError(f"choices is {what}; expected a list of strings.")
         shared = all(isinstance(choice, str) for choice in choices)
         lists: list[Any] = [choices] * len(texts) if shared else list(choices)
         _check_counts("inputs", texts, "lists of choices", lists)
@@ -313,6 +314,8 @@ def load(
       UserError: if `path` cannot be loaded, if the config of its run is missing, or if its
         vocabulary is unknown or does not fit the embedding.
     """
+    if step is not None and type(step) is not int:
+        raise UserError(f"step must be a whole number or None, not {step!r}.")
     opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
     mesh = PjitPartitioner.create(partitioner or PartitionerConfig())
     return LanguageModel(

@@ -116,8 +116,8 @@ class Predictor:
         """
         limits = {"max_inputs_length": max_inputs_length, "max_targets_length": max_targets_length}
         for name, value in {"batch_size": batch_size, **limits}.items():
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}.")
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"{name} must be at least 1, not {value!r}.")
         stacked = "layers" in params["encoder"]
         shapes = t5.param_shapes(model.network, stacked=stacked)
         axes = t5.param_axes(model.network, stacked=stacked)

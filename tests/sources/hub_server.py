@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import http.server
@@ -52,6 +53,8 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
 
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if answer := _upload(self.path, content, repositories, server.address):
+                return self._send(answer, body=True)
             self._answer(body=True, form=urllib.parse.parse_qs(content.decode()))
 
         def log_message(self, *_: object) -> None:
@@ -121,6 +124,28 @@ def serve(repositories: Mapping[str, Path]) -> Iterator[Server]:
     finally:
         running.shutdown()
         running.server_close()
+
+
+def _upload(path: str, content: bytes, repositories: Mapping[str, Path], address: str) -> object:
+    """Does what a client asks for to upload files; returns the answer, or None."""
+    if path == "/api/validate-yaml":
+        return {"errors": [], "warnings": []}
+    if "/preupload/" in path:
+        names = [file["path"] for file in json.loads(content)["files"]]
+        files = [{"path": x, "uploadMode": "regular", "shouldIgnore": False} for x in names]
+        return {"files": files}
+    if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
+        values = [json.loads(line)["value"] for line in content.splitlines()]
+        for file in (value for value in values if "path" in value):
+            target = repositories[found[1]] / file["path"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(base64.b64decode(file["content"]))
+        return {
+            "success": True,
+            "commitOid": COMMIT,
+            "commitUrl": f"{address}/{found[1]}/commit/{COMMIT}",
+        }
+    return None
 
 
 def _entry(file: Path, folder: Path) -> dict[str, object]:

@@ -5,7 +5,8 @@
 What must hold: a command ends with exit status 2 and one message on stderr, prints nothing on
 stdout, has no traceback, and writes nothing; a mistake in Python raises UserError. Every command
 that a message proposes is tried: that of `mtf.run` up to `--print flat`, others up to their dry run
-or, if they have none, up to the check of their arguments. Exit status 1: something did not hold.
+or, if they have none, up to the check of their arguments. Of several names after "Did you mean",
+the first is tried. Exit status 1: something did not hold.
 
 Each case runs in a fork of this process, which has imported mtf, but has not initialized JAX.
 """
@@ -33,12 +34,14 @@ import mtf
 from mtf.__main__ import main as mtf_main
 from mtf.base.errors import UserError
 from mtf.cli import command as command_lib
-from mtf.cli import run_recipe  # noqa: F401  Imported once, for all forks.
+from mtf.cli import run_recipe
 from mtf.cli.plan import command as plan
 from tests import small
 from tests.storage import prompted_hub
+from tests.test_transformers_flags import FLAGS
 
 TUNE = "recipes.finetune(checkpoint='run', train='pairs.tsv')"
+VALIDATED = TUNE.replace(")", ", validation='pairs.tsv')")
 RESTORE = "checkpoint.restore=@mtf.checkpoints.RestoreCheckpointConfig"
 SMALL = "tests.config.example.small"
 TRAIN = shlex.join(small.arguments("text.txt", train_steps=2))
@@ -155,7 +158,7 @@ mtf run "recipes.finetune(checkpoint='run', train='pairs.doc')" --dry-run
 mtf run "recipes.finetune(checkpoint='run', train='ragged.tsv')" --dry-run
 mtf run "recipes.finetune(checkpoint='run', train='utf16.tsv')" --dry-run
 mtf run "recipes.finetune(checkpoint='run', train='columns.jsonl')" --dry-run
-mtf run "recipes.finetune(checkpoint='run', train='pairs.tsv', metrics='bleuu')" --dry-run
+mtf run "{VALIDATED[:-1]}, metrics='bleuu')" --dry-run
 mtf run "recipes.finetune(checkpoint='run', train='pairs.tsv', template='{{a}}')" --dry-run
 mtf run "recipes.finetune(checkpoint='run', train='pairs.tsv', mixture='t0_train')"
 mtf run "recipes.t0pp_xxl(cache_dir='nowhere')" --dry-run
@@ -229,19 +232,19 @@ mtf cache t0_trian --output out
 mtf cache t0_train --output out --num-wrokers 2
 mtf cache t0_train --output out --num-workers many
 mtf cache t0_train --output out --format tfrecord
-mtf cache t0_train --output text.txt --data-dir mirror
-mtf cache t0_train --output out --data-dir mirror
-mtf cache t0_train --output out --data-dir nowhere
-mtf cache t0_train --output out --data-dir mirror --only "xyz_*"
+mtf cache t0_train --vocabulary byt5 --output text.txt --data-dir mirror
+mtf cache t0_train --vocabulary byt5 --output out --data-dir mirror
+mtf cache t0_train --vocabulary byt5 --output out --data-dir nowhere
+mtf cache t0_train --vocabulary byt5 --output out --data-dir mirror --only "xyz_*"
 mtf cache t0_train --output nowhere --check
 mtf cache mine --output out --files train=nowhere.csv --inputs a --targets b --vocabulary byt5
 mtf cache mine --output out --files pairs.tsv --inputs inputs --targets targets --vocabulary byt5
 mtf data
 mtf data t0_trian
-mtf data t0_train --data-dir mirror
+mtf data t0_train --vocabulary byt5 --data-dir text.txt
 mtf data t0_train --cache nowhere
 mtf data t0_train --lengths 1024
-mtf data t0_train --split trian --data-dir mirror
+mtf data t0_train --vocabulary byt5 --split trian --data-dir mirror
 mtf data --list t0_trainn
 mtf data t0_train -n many
 mtf gin
@@ -293,6 +296,25 @@ mtf.builders.model.t5_1_1("smal")
 mtf.builders.checkpoint.start("mt5_bas")
 mtf.data.TextFilesConfig(files="text.txt", vocabulary="byt5", task_feature_lengths={"inputs": 8})
 mtf.config.run(changed(batch_size=None))
+mtf.config.run(changed(data=["text.txt"]))
+mtf.config.run(changed(trackers="wandb"))
+mtf.config.run(small_config)
+mtf.load("run", step="last")  # TypeError: … for -: 'int' and 'str'
+mtf.load("run", batch_size="8")  # TypeError: '<' not supported between instances of 'str' and 'int'
+mtf.load("run").generate(["one", 3])
+mtf.load("run").generate("one", max_length="ten")
+mtf.load("run").generate("one", temperature=-1.0)
+mtf.load("run").rank("one", None)  # TypeError: 'NoneType' object is not iterable
+mtf.load("run").score("one", ["two"])
+tasks.register("twice", FILES, dict), tasks.register("twice", FILES, dict)
+tasks.register("two words", FILES, dict)
+tasks.register("mine", "pairs.tsv", dict)  # AttributeError: 'str' object has no attribute 'kind'
+tasks.register("mine", tasks.FileSource("pairs.tsv"), dict)  # ValueError: dictionary update …
+tasks.register("mine", FILES, "inputs")  # Nothing.
+tasks.register("mine", FILES, dict, metrics="accuracy")
+tasks.register_mixture("both", {"one": "all"})  # TypeError: '<' not supported between …
+tasks.register_mixture("both", "one")  # Nothing: a mixture of the tasks o, n and e.
+recipes.finetune("run", train="pairs.tsv", steps=10, epochs=2)
 """
 
 
@@ -336,6 +358,7 @@ def prepare(folder: Path) -> None:
     files = {
         "notarun/notes.txt": b"not a run\n",
         "pairs.tsv": "".join(f"number {i}\tis {i}\n" for i in range(50)).encode(),
+        "pairs.csv": b"inputs,targets\n" + b"one,two\n" * 20,
         "pairs.doc": b"a\tb\n",
         "ragged.tsv": b"one\ttwo\nthree\n",
         "columns.jsonl": b'{"question": "one", "answer": "two"}\n' * 20,
@@ -358,8 +381,9 @@ def prepare(folder: Path) -> None:
     os.environ |= {"MTF_PROMPTS": str(archive), "HF_HUB_OFFLINE": "1"}
     run = ["run", *small.arguments("text.txt", train_steps=2, model_dir="run")]
     bare = ["convert", "run", "bare", "--to", "mtf", "--optimizer=drop"]
-    for each in (lambda: mtf_main(run), lambda: mtf_main(bare), lambda: _write_mirror(folder)):
-        done = forked(each)
+    exported = ["convert", "run", "hf", "--to", "hf"]
+    for words in (run, bare, exported, None):
+        done = forked(lambda words=words: mtf_main(words) if words else _write_mirror(folder))
         assert done.status == 0, done
 
 
@@ -381,11 +405,20 @@ def not_a_job(): return fdl.Config(dict)
 
 
 _COMMAND = re.compile(
-    r"python -m mtf[^`;\n]*?(?=[`;]|\. |\.?$|, | shows | lists | translates )", re.MULTILINE
+    r"python -m mtf[^`;\n]*?(?=[`;]|\. |\.?$|, | shows | lists | translates )|(?<=write )mtf .*",
+    re.MULTILINE,
 )
-_SET = r"""--set ((?:'[^']*'|"[^"]*"|[^\s,?;'"])+)"""
+_SET = re.compile(r"(?:[Ww]rite|mean|[Pp]ass) --set (.+?)\.?\??$", re.MULTILINE)
+_OPTION = re.compile(
+    r"(?:with|use|pass) (--(?:allow|apply|to|list)(?: [\w.]*\w)?)|Leave it (out)|leave out (--\w+)"
+)
+_CALL = re.compile(r"(?:Write|Call it:) \"?([\w.]+\(.*\))\"?$", re.MULTILINE)
 _VALUE = re.compile(r"^error: ([\w.]+)=(.*?): .*Write (?:[\w.]+=)?([^\s-].*?)\.?$")
+_EXAMPLE = re.compile(r"(?:for example|such as) (([\w.]+)=([\w.]*\w))\.?$")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
+_PROPOSES = re.compile(
+    r"Did you mean|Write |, write |python -m mtf|\b(?:[Pp]ass|[Uu]se) --|eave (?:it )?out|Call it"
+)
 
 
 def proposals(line: str, message: str) -> Iterator[str]:
@@ -393,18 +426,31 @@ def proposals(line: str, message: str) -> Iterator[str]:
     for found in _COMMAND.findall(message):
         if not _PLACEHOLDER.search(found):
             yield found
-    for found in re.findall(rf"(?:Write|mean|pass|Pass) {_SET}", message):
-        words = shlex.split(line)
-        given = [f"--{name}" for name in ("set", "print", "dry-run", "from", "allow")]
-        unknown = (i for i, word in enumerate(words) if word[:2] == "--" and word not in given)
-        kept = [word for word in words[: next(unknown, len(words))] if word != "--dry-run"]
-        kept = [word for word in kept if word != found]
-        yield shlex.join(kept) + (" " if "--set" in kept else " --set ") + found
+    words = shlex.split(line) if line.startswith("mtf ") else []
+    given = ("set", "print", "dry-run", "from", "allow", "apply", "engine", "to")
+    unknown = (i for i, w in enumerate(words) if w[:2] == "--" and w[2:] not in given)
+    kept = [word for word in words[: next(unknown, len(words))] if word != "--dry-run"]
+    for found in _SET.findall(message):
+        words_left = [word for word in kept if word != found]
+        yield shlex.join(words_left) + (" " if "--set" in kept else " --set ") + found
+    for added, _, removed in _OPTION.findall(message) if words else ():
+        name = removed or added.partition(" ")[0]
+        at = kept.index(name) if name in kept else len(kept)
+        yield shlex.join(kept[:at] + kept[at + 2 :]) + f" {added}"
+    for found in _CALL.findall(message):
+        if not _PLACEHOLDER.search(found):
+            if not words:
+                yield found
+            elif words[2].startswith(found.partition("(")[0]):
+                yield shlex.join([*kept[:2], found, *kept[3:]])
     if found := _VALUE.search(message.strip()):
         path, old, new = found.groups()
         new = f"@{new}" if old[:1] == "@" != new[:1] else new
-        words = [f"{path}={new}" if word == f"{path}={old}" else word for word in shlex.split(line)]
-        yield shlex.join(words)
+        yield shlex.join(f"{path}={new}" if word == f"{path}={old}" else word for word in words)
+    if found := _EXAMPLE.search(message.strip()):
+        yield shlex.join(found[1] if word in found.groups() else word for word in words)
+    if found := re.search(r"Use '(\w+)'", message):
+        yield re.sub(r"fp16|float16", found[1], line)
     for found in re.findall(r"Did you mean (?!--set)(.*?)(?:, .*?| or .*?)?\?", message):
         if (other := _replaced(line, message, found.strip("'\""))) is not None:
             yield other
@@ -424,7 +470,7 @@ def _replaced(line: str, message: str, name: str) -> str | None:
 def try_proposal(line: str) -> Result:
     """Tries a command: a dry run or less of it."""
     if not line.startswith(("mtf ", "python ")):
-        return in_python(line)
+        return in_python(line.replace("mtf.config.run(", "mtf.config.as_flat_text("))
     words = shlex.split(line.replace("python -m mtf.", "mtf ").replace("python -m mtf", "mtf"))[1:]
     if words[:1] == ["run"] and not {"--print", "--help", "--list", "--diff"} & {*words}:
         words = [word for word in words if word != "--dry-run"]
@@ -435,12 +481,24 @@ def try_proposal(line: str) -> Result:
     def run() -> int:
         if words[0] in ("cache", "data", "fetch", "prompts", "convert", "doctor", "gin"):
             # Only the arguments are checked.
-            for module in ("cache", "data", "fetch", "prompts", "doctor", "gin.command"):
+            for module in (
+                "cache",
+                "data",
+                "fetch",
+                "prompts",
+                "doctor",
+                "gin.command",
+                "convert.command",
+            ):
                 imported = importlib.import_module(f"mtf.cli.{module}")
                 if hasattr(imported, "exit_status"):
                     imported.exit_status = lambda run, only_shows: 0
             command_lib.exit_status = lambda run, only_shows: 0
         plan.Target.check_compiler = lambda self: sys.exit(0)
+        if "--unset" not in words:
+            # `--print` shows a config that lacks required values if the message begins otherwise.
+            found = run_recipe.config_lib.find_problems
+            run_recipe.config_lib.find_problems = lambda config: [f"* {x}" for x in found(config)]
         return mtf_main(words)
 
     return forked(run)
@@ -461,7 +519,10 @@ def check(line: str, done: Result, before: set[Path], folder: Path) -> Iterator[
         yield f"a message of {len(done.err)} characters"
     if after != before:
         yield f"wrote {sorted(map(str, after - before))[:3]}"
-    for other in dict.fromkeys(proposals(line, done.err)):
+    proposed = dict.fromkeys(proposals(line, done.err))
+    if _PROPOSES.search(done.err) and not (proposed or _PLACEHOLDER.search(done.err)):
+        yield "a proposal that is not tried"
+    for other in proposed:
         tried = try_proposal(other)
         if tried.status != 0:
             yield f"proposed and refused: {other}\n{tried.err[:400]}"
@@ -477,6 +538,7 @@ def in_python(line: str) -> Result:
     import optax
 
     import recipes
+    from mtf.data import tasks
 
     def small_config() -> fdl.Config:
         given = shlex.split(TRAIN)
@@ -489,7 +551,8 @@ def in_python(line: str) -> Result:
         return config
 
     names = {"mtf": mtf, "fdl": fdl, "recipes": recipes, "optax": optax, "changed": changed}
-    names |= {"small_config": small_config, "dataclasses": dataclasses}
+    names |= {"small_config": small_config, "dataclasses": dataclasses, "tasks": tasks}
+    names |= {"FILES": tasks.FileSource({"train": "pairs.tsv"}), "quickstart": recipes.quickstart}
 
     def run() -> int:
         try:
@@ -505,7 +568,8 @@ def in_python(line: str) -> Result:
 
 def cases(only: str = "") -> Iterator[tuple[str, Callable[[], Result]]]:
     """Yields each mistake with a function that makes it."""
-    for line in COMMANDS.strip().splitlines():
+    flags = (shlex.join(["mtf", "run", VALIDATED, *filter(None, flag)]) for *flag, _ in FLAGS)
+    for line in (*COMMANDS.strip().splitlines(), *(flag.replace("RUN", "run") for flag in flags)):
         sweeps = "--sweep" in line and importlib.util.find_spec("optuna") is None
         if line[0] != "#" and only in line and not sweeps:
             yield line, lambda line=line: forked(lambda: mtf_main(shlex.split(line)[1:]))

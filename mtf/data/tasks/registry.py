@@ -220,6 +220,13 @@ def register(
 
     Raises UserError if the name is invalid or already registered.
     """
+    if not isinstance(source, HubSource | RecordSource) or not isinstance(source.splits, Mapping):
+        raise UserError(
+            f"task {name}: {source!r} is not a source with a dict of splits; expected, for "
+            "example, FileSource({'train': 'train.csv'}) or HubSource('glue', 'sst2')"
+        )
+    if not callable(to_text):
+        raise UserError(f"task {name}: to_text is {to_text!r}; expected a function of a record")
     metric_names = _names("metrics", metrics)
     choices = None if answer_choices is None else _names("answer_choices", answer_choices)
     module = _claim(name)
@@ -251,12 +258,13 @@ def register_mixture(
 
     Raises UserError if the name is invalid or already registered, or if a rate is not positive.
     """
-    given = tasks.items() if isinstance(tasks, Mapping) else ((task, rate) for task in tasks)
-    rates: dict[str, float | None] = dict(given)
+    named = tasks if isinstance(tasks, Mapping) else dict.fromkeys(_names("tasks", tasks), rate)
+    rates: dict[str, float | None] = dict(named)
     if not rates:
         raise UserError(f"mixture {name}: it has no tasks; expected at least one")
     for task, value in rates.items():
-        if value is not None and not 0 < value < float("inf"):
+        is_number = isinstance(value, int | float)
+        if value is not None and not (is_number and 0 < value < float("inf")):
             raise UserError(f"mixture {name}: the rate of {task} must be positive, not {value!r}")
     _claim(name)
     _REGISTRY.mixtures[name] = rates
@@ -388,7 +396,7 @@ def _claim(name: str) -> str:
     return module
 
 
-def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+def _names(what: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise UserError(f"{what} is the string {names!r}; expected a list: [{names!r}]")
     return tuple(names)
