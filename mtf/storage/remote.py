@@ -288,6 +288,7 @@ def _limit_tries(gcsfs: Any) -> None:
     request = file_system._request.__wrapped__
     once_until = 0.0
 
+    @functools.wraps(request)
     async def limited(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal once_until
         tries = 1 if time.monotonic() < once_until else _TRIES_OF_GCS
