@@ -364,7 +364,8 @@ def test_the_batch_is_halved_until_it_fits(
     monkeypatch.setattr(memory, "device_bytes", lambda devices: 12 * 2**30)
     assert config_lib.settled(fdl.build(config), config).batch_size == config.batch_size == 8
     assert capsys.readouterr().out.startswith("batch_size 8: a step needs 8.00 GiB of 10.80 GiB")
-    config.trainer.num_microbatches = 8
+    assert not config.auto_find_batch_size
+    config.auto_find_batch_size, config.trainer.num_microbatches = True, 8
     monkeypatch.setattr(memory, "device_bytes", lambda devices: 2**30)
     with pytest.raises(UserError, match="a batch of 8 needs at least"):
         config_lib.settled(fdl.build(config), config)
