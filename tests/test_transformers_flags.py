@@ -17,7 +17,7 @@ from tests.recipes.test_finetune import PAIRS, hugging_face
 FLAGS = [
     ("--learning_rate", "3e-4", "optimizer.learning_rate.base_learning_rate = 0.0003"),
     ("--lr", "3e-4", "optimizer.learning_rate.base_learning_rate = 0.0003"),
-    ("--num_train_epochs", "3", "train_steps = 1020000"),
+    ("--num_train_epochs", "3", ""),
     ("--max_steps", "70", "train_steps = 1000070"),
     ("--per_device_train_batch_size", "8", "batch_size = 8"),
     ("--per-device-train-batch-size", "8", "batch_size = 8"),
@@ -53,6 +53,8 @@ FLAGS = [
     ("--eval_on_start", None, "trainer.run_eval_before_training = True"),
     ("--eval_steps", "100", "trainer.eval_period = 100"),
     ("--eval_strategy", "steps", ""),
+    ("--eval_strategy", "epoch", ""),
+    ("--save_strategy", "epoch", ""),
     ("--evaluation_strategy", "no", "trainer.eval_period = None"),
     ("--predict_with_generate", None, "evaluator.period = 1000"),
     ("--generation_num_beams", "4", "evaluator.decoding.num_beams = 4"),
@@ -63,6 +65,8 @@ FLAGS = [
         "checkpoint.save.metric_name_to_monitor = 'training_eval/held_out/loss_per_target_token'",
     ),
     ("--metric_for_best_model", "eval_loss", "checkpoint.save.metric_mode = 'min'"),
+    ("--metric_for_best_model", "eval_rougeLsum", ""),
+    ("--dataloader_num_workers", "4", ""),
     ("--logging_steps", "10", "trainer.stats_period = 10"),
     ("--logging_dir", "logs", "model_dir = 'logs'"),
     ("--output_dir", "out", "model_dir = 'out'"),
@@ -107,9 +111,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_instead(message: str, recipe: str) -> list[list[str]]:
     """The command lines that messages propose, together as far as they change the recipe."""
+    if whole := re.search(r"^ *Write: python -m (.*)$", message, re.MULTILINE):
+        return [[*shlex.split(whole[1]), "--print", "all"]]
     settings: list[str] = []
     commands: list[list[str]] = []
-    for text in re.findall(r"^.*There (?:is|are) no option.*$", message, re.MULTILINE):
+    for text in re.findall(r"^.*There is no option.*$", message, re.MULTILINE):
         if text.endswith(" Leave it out."):
             continue
         _, found, written = text.partition(" Write ")
@@ -189,6 +195,7 @@ def test_a_launch_line_of_run_summarization(
     assert main([recipe, *shlex.split(line)]) == 2
     message = capsys.readouterr().err
     ((_, call, *words),) = write_instead(message, "")
+    assert message.endswith("random_seed=3\n")
     assert call.startswith("recipes.finetune(checkpoint='hf', train='pairs.csv', ")
     assert main([call, *words]) == 0
     shown = set(capsys.readouterr().out.splitlines())
@@ -206,3 +213,57 @@ def test_a_launch_line_of_run_summarization(
         "model_dir = 'out'",
         "random_seed = 3",
     } <= shown
+
+
+LAUNCH = """--model_name_or_path hf --train_file {} --num_train_epochs 3 --lr 1e-3 --bf16
+    --report_to wandb --output_dir out --eval_on_start --seed 3 --load_best_model_at_end"""
+SETTINGS = """--set model.network.dtype=bfloat16 trackers=@mtf.training.trackers.Wandb model_dir=out
+    trainer.run_eval_before_training=True random_seed=3"""
+
+
+@pytest.mark.parametrize("file", ["pairs.csv", "nowhere.csv"])
+def test_the_whole_command_does_not_depend_on_the_data(
+    file: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["recipes.finetune", *LAUNCH.format(file).split()]) == 2
+    message = capsys.readouterr().err
+    (words,) = write_instead(message, "")
+    call = f"recipes.finetune(checkpoint='hf', train='{file}', epochs=3, learning_rate=1e-3)"
+    assert words[:-2] == ["mtf.run", call, *SETTINGS.split()]
+    assert "--lr: The default is Adafactor at 0.001." in message
+    assert "The best checkpoint is always kept. Leave it out." in message
+    assert ("nowhere.csv does not exist" in message) == (file == "nowhere.csv")
+    assert "--help" not in message
+    assert "needs a value" not in message
+
+
+@pytest.mark.parametrize(
+    ("flags", "added", "shown"),
+    [
+        (
+            "--num_train_epochs 4 --eval_strategy epoch --save_strategy epoch",
+            "batch_size=2",
+            {"trainer.eval_period = 2", "checkpoint.save.period = 2", "train_steps = 6"},
+        ),
+        (
+            "--metric_for_best_model eval_rougeL --seed 3",
+            "steps=2",
+            {"data.task.metrics = ('rouge',)", "random_seed = 3"},
+        ),
+    ],
+)
+def test_flags_after_a_call(
+    flags: str,
+    added: str,
+    shown: set[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    call = RECIPES[1].replace(")", f", {added})")
+    assert main([call, *flags.split()]) == 2
+    (words,) = write_instead(capsys.readouterr().err, "")
+    assert main(words[1:]) == 0
+    assert shown <= set(capsys.readouterr().out.splitlines())

@@ -17,10 +17,13 @@ class Flag(NamedTuple):
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses options and recipes in any order, and collects unknown flags in `unknown`."""
+    """Parses options and recipes in any order, and collects unknown flags in `unknown`.
+
+    `known` are all other arguments.
+    """
     unknown, known = _split(arguments, option_names(parser))
     options = parser.parse_intermixed_args(known)
-    options.unknown = unknown
+    options.unknown, options.known = unknown, known
     if not options.recipe:  # The recipe may follow --set, as in `--set a=1 RECIPE`.
         after_set = [text for kind, text in options.overrides if kind == "set"]
         options.recipe = [text for text in after_set if is_recipe_name(text)]

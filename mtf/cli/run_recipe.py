@@ -37,27 +37,26 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
     config_lib.trust_runs(options.trust)
     if options.list or (options.help == "" and options.recipe):
         if options.unknown:
-            raise UserError(config_lib.summarize(refusals(options.unknown, parser)))
+            raise UserError(config_lib.summarize(refusals(options, parser)))
         text = explain.listing() if options.list else explain.recipe_help(options.recipe[0])
         print(text, end="")
         return 0
-    recipe = next(iter(options.recipe), "")
     try:
         config, name = _start(options)
     except UserError as error:
-        refused = refusals(options.unknown, parser, recipe=recipe, failure=str(error))
+        refused = refusals(options, parser, failure=str(error))
         raise UserError(config_lib.summarize(refused)) from None
     config, problems = config_lib.try_overrides(config, options.overrides)
     allowed.name_modules(config)
-    problems = refusals(options.unknown, parser, config, recipe) + problems
     problems += config_lib.find_problems(config)
+    refused = refusals(options, parser, config)
     runs = options.dry_run or not flags.only_shows(options)
-    if problems and runs:
+    if (problems or refused) and runs:
         problems += config_lib.find_refusals(config)
     elif problems:
         # A config can be shown before its required values are set.
         problems = [p for p in problems if not p.startswith("Missing required values")]
-    if problems:
+    if problems := problems + refused:
         raise UserError(config_lib.summarize(problems))
     if runs and not options.dry_run:
         gc.enable()  # `mtf.run` has disabled it.

@@ -16,15 +16,16 @@ from mtf.config.paths import NOWHERE, follow, parse_path
 #
 # * `PATH=VALUE` is a setting for `--set`; others may follow `; `. A part without `=` is a path
 #   that the config must have.
-# * `(NAME=VALUE)` is an argument of the recipe.
+# * `(NAME=VALUE)` is an argument of the recipe. It can be only the first proposal.
 # * `python -m …` is a command.
 # * `-` means that the flag can be left out; a reason may follow.
 #
 # Names in braces are the keys of `_facts`, or `v` for the flag's value.
 _TRAIN = """
-num_train_epochs epochs: (epochs={v}) | train_steps={end} # Only recipes.finetune counts epochs.
+num_train_epochs epochs: -
+    # train_steps is the step of the start plus epochs * examples / batch_size.
 max_steps: (steps={v}) | train_steps={last}
-per_device_train_batch_size train_batch_size: batch_size={batch} | (batch_size={batch})
+per_device_train_batch_size train_batch_size: (batch_size={batch}) | batch_size={batch}
     # batch_size counts the examples of an update, on all devices together.
 per_device_eval_batch_size eval_batch_size: -
     # Evaluations have the batch size of the training.
@@ -34,7 +35,6 @@ gradient_accumulation_steps: trainer.num_microbatches={v}
 group_by_length: trainer.trim_padding=True | -
     # Padding after the longest row of a batch can be cut.
 learning_rate lr: optimizer.learning_rate.base_learning_rate={v} | optimizer.learning_rate={v}
-    | (learning_rate={v})
 lr_scheduler_type: (schedule={kind}) | {schedule}
 warmup_steps warmup_ratio: (warmup={v}) | {schedule}
 optim=adafactor adafactor: (optimizer=adafactor) | {adafactor}
@@ -60,7 +60,8 @@ eval_steps: (eval_period={v}) | trainer.eval_period={v}
 eval_on_start: trainer.run_eval_before_training=True
 eval_strategy=no evaluation_strategy=no: evaluator; trainer.eval_period=None;
     checkpoint.save.metric_name_to_monitor=None; checkpoint.save.metric_mode=None; evaluator=None
-eval_strategy evaluation_strategy: - # trainer.eval_period is a number of steps.
+eval_strategy evaluation_strategy: -
+    # trainer.eval_period is a number of steps; an epoch has examples / batch_size.
 predict_with_generate: evaluator=@mtf.evaluation.InferEvalConfig(period={period})
 generation_num_beams num_beams: evaluator.decoding={decoding}
     | evaluator=@mtf.evaluation.InferEvalConfig(period={period}, decoding={decoding})
@@ -68,7 +69,8 @@ max_eval_samples: evaluator.num_examples={v}
     | evaluator=@mtf.evaluation.InferEvalConfig(period={period}, num_examples={v})
 metric_for_best_model=loss load_best_model_at_end: trainer.eval_period={period};
     checkpoint.save.metric_name_to_monitor={loss}; checkpoint.save.metric_mode=min
-metric_for_best_model: (metrics={v})
+metric_for_best_model: (metrics={metric}) | -
+    # checkpoint.save.metric_name_to_monitor ranks checkpoints.
 early_stopping_patience: (patience={v}) | trainer.early_stopping_patience={v}
 logging_steps: trainer.stats_period={v}
 logging_dir output_dir: model_dir={v}
@@ -77,7 +79,8 @@ overwrite_output_dir: - # A run is resumed if its model_dir exists. Set another 
 resume_from_checkpoint: python -m mtf.run --from {run}
 save_steps: (eval_period={v}) | checkpoint.save.period={v}
 save_strategy=no: checkpoint.save.period=None
-save_strategy: - # checkpoint.save.period is a number of steps.
+save_strategy: -
+    # checkpoint.save.period is a number of steps; an epoch has examples / batch_size.
 save_total_limit: checkpoint.save.keep={v}
 report_to=wandb: trackers=@mtf.training.trackers.Wandb
 report_to=mlflow: trackers=@mtf.training.trackers.MLflow
@@ -88,13 +91,34 @@ push_to_hub hub_model_id: python -m mtf.convert {model_dir} exported --to hf
 model_name_or_path: (checkpoint={v}) | checkpoint.restore.path={v}
     | checkpoint.restore=@mtf.checkpoints.RestoreCheckpointConfig(path='{v}', mode=specific)
 tokenizer_name: (vocabulary={v}) | data.vocabulary.path={v}
+    | - data.vocabulary is the tokenizer.
 dataset_name dataset_config_name: (dataset={dataset}) | {own_data}
 train_file: (train={v}) | data.files={v} | {own_data}
 validation_file: (validation={v}) | {own_data}
+test_file: - # recipes.infer and recipes.evaluate read such files.
 text_column summary_column source_prefix: (template={template}) | {own_data}
 max_source_length: data.task_feature_lengths.inputs={v}
 max_target_length generation_max_length val_max_target_length:
     data.task_feature_lengths.targets={v}
+dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_num_workers
+    overwrite_cache remove_unused_columns pad_to_max_length ignore_pad_token_for_loss disable_tqdm
+    fp16_full_eval bf16_full_eval tf32 local_rank ddp_find_unused_parameters: -
+    # mtf needs no such option.
+"""
+# For recipes.finetune. The other flags are those of `_TRAIN`.
+_FINETUNE = """
+num_train_epochs epochs: (epochs={v})
+learning_rate lr: (learning_rate={v})
+    # The default is Adafactor at 0.001. A rate of Seq2SeqTrainer is for optimizer='adamw',
+    schedule='linear'.
+eval_strategy=epoch evaluation_strategy=epoch:
+    evaluator.period={epoch}; trainer.eval_period={epoch}; checkpoint.save.period={epoch}
+    | trainer.eval_period={epoch}; checkpoint.save.period={epoch} | -
+    # eval_period is a number of steps; an epoch has {epoch}.
+save_strategy: - # Checkpoints are written after evaluations, every eval_period steps.
+load_best_model_at_end: - # The best checkpoint is always kept.
+metric_for_best_model=loss: - # Without metrics, the loss ranks checkpoints.
+metric_for_best_model: (metrics={metric})
 """
 # For evaluation and inference.
 _DECODE = """
@@ -115,7 +139,7 @@ _OFF = ("False", "false")
 
 
 def translate(
-    name: str, value: str, given: Mapping[str, str | None], config: fdl.Config | None
+    name: str, value: str, given: Mapping[str, str | None], config: fdl.Config, recipe: str
 ) -> tuple[str, Sequence[str]]:
     """Returns a note for the user, and the proposals for a flag; none if transformers lacks it.
 
@@ -123,16 +147,18 @@ def translate(
       name: the name of the flag, with `_` and without `--`.
       value: its value, or a word that stands for it.
       given: all flags of the command line.
-      config: the config of the recipe; None if the recipe cannot be called.
+      config: the config of the recipe.
+      recipe: the recipe as it was written.
     """
-    trains = config is None or _at(config, "train_steps") is not None
+    trains = _at(config, "train_steps") is not None
     word = value.removeprefix("eval_").partition("_")[0]
 
-    def find(table: str) -> str | None:
-        entries = _entries(table)
+    def find(*tables: str) -> str | None:
+        entries = _entries("".join(tables))
         return entries.get(f"{name}={word}") or entries.get(name)
 
-    found = find(_TRAIN if trains else _DECODE)
+    is_finetune = recipe.startswith("recipes.finetune")
+    found = find(_TRAIN, _FINETUNE if is_finetune else "") if trains else find(_DECODE)
     if found is None:
         return (" Nothing is trained.", ["-"]) if find(_TRAIN) else ("", [])
     text, _, note = found.partition(" # ")
@@ -140,17 +166,17 @@ def translate(
         text = "-"
     filled = {"v": value, **_facts(given, config)}
     proposals = [each.format_map(filled) for each in text.split(" | ")]
-    return f" {note}" if note else "", proposals
+    return f" {note.format_map(filled)}" if note else "", proposals
 
 
 def _entries(table: str) -> dict[str, str]:
     """Returns a dict mapping each name of a flag to its proposals and its note."""
     lines = re.sub(r"\n +", " ", table).strip().splitlines()
-    pairs = (line.split(": ", 1) for line in lines)
+    pairs = (line.split(": ", 1) for line in lines if line)
     return {name: text for names, text in pairs for name in names.split()}
 
 
-def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[str, Any]:
+def _facts(flags: Mapping[str, str | None], config: fdl.Config) -> dict[str, Any]:
     """Returns the values for the names in braces, from all flags and the config."""
 
     def given(*names: str) -> str | None:
@@ -165,6 +191,7 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
 
     start = _at(config, "checkpoint.restore.step", 0)
     end = _at(config, "train_steps", start + 1000)
+    epochs = number(0, "num_train_epochs", "epochs")
     steps = int(number(end - start, "max_steps"))
     old_rate = _at(config, "optimizer.learning_rate.base_learning_rate", 1e-3)
     rates = ("learning_rate", "lr")
@@ -178,12 +205,12 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
     text, prefix = given("text_column") or "inputs", given("source_prefix")
     inputs = f"{prefix}{{{text}}}" if prefix else text
     dataset, subset = given("dataset_name"), given("dataset_config_name")
-    run = given("resume_from_checkpoint")
+    run, metric = given("resume_from_checkpoint"), given("metric_for_best_model") or ""
     optimizer = (
         "optimizer=@mtf.training.{}(learning_rate=@mtf.builders.schedule.constant(learning_rate={}))"
     ).format
     return {
-        "end": end,
+        "epoch": math.ceil((end - start) / epochs) if epochs > 0 else "examples / batch_size",
         "last": start + steps if number(0, "max_steps") else given("max_steps"),
         "kind": kind,
         "schedule": f"optimizer.learning_rate=@mtf.builders.schedule.finetuning({schedule}, "
@@ -195,15 +222,16 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config | None) -> dict[s
         "decoding": "@mtf.inference.DecodingConfig(method=beam, "
         f"num_beams={given('generation_num_beams', 'num_beams')})",
         "period": _at(config, "trainer.eval_period", 1000),
+        "metric": re.sub("^rouge.*", "rouge", metric.removeprefix("eval_")),
         "loss": f"training_eval/{held_out}/loss_per_target_token",
         "template": f"{inputs} ||| {given('summary_column') or 'targets'}",
         "dataset": repr((dataset, subset)) if subset else dataset,
         "own_data": "- recipes.finetune trains on files and datasets of your choice.",
         "run": "RUN" if run in (None, "True", "true") else run,
-        "model_dir": _at(config, "model_dir", "RUN"),
+        "model_dir": given("output_dir") or _at(config, "model_dir", "RUN"),
     }
 
 
-def _at(config: fdl.Config | None, path: str, default: Any = None) -> Any:
-    value = NOWHERE if config is None else follow(config, parse_path(path))
+def _at(config: fdl.Config, path: str, default: Any = None) -> Any:
+    value = follow(config, parse_path(path))
     return default if value in (NOWHERE, None) else value

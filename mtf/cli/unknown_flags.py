@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 
@@ -26,64 +25,101 @@ _VALUE = "VALUE"  # Stands for the value of a flag that has none.
 
 
 def refusals(
-    flags: Sequence[Flag],
+    options: argparse.Namespace,
     parser: argparse.ArgumentParser,
     config: fdl.Config | None = None,
-    recipe: str = "",
     failure: str | None = None,
 ) -> list[str]:
     """Returns messages that say what to write instead of unknown flags.
 
-    The config accepts the proposed settings if they are applied in this order.
+    If several flags are translated, the last message ends with the whole command.
 
     Args:
-      flags: the unknown flags.
+      options: the parsed command line.
       parser: the parser of the command.
-      config: the config of the recipe; None if the recipe cannot be called.
-      recipe: the text of the recipe, to which arguments may be added; "" if none was given.
-      failure: why the recipe cannot be called. The last message is this text, unless the recipe can
-        be called with the arguments that another message proposes.
+      config: the config of the recipe, with overrides; None if the recipe cannot be called.
+      failure: why the recipe cannot be called. The first message is this text, or the reason that
+        remains with the proposed arguments.
     """
-    if not flags:
+    if not options.unknown:
         return [] if failure is None else [failure]
-    given = {_plain(flag.name): flag.value for flag in flags}
-    messages, names, note, left = list[str](), list[str](), "", list[Flag]()
-    call = recipe
-    for flag in flags:
-        about, proposals = translate(_plain(flag.name), flag.value or _VALUE, given, config)
-        # If there is a config, settings that precede an argument are proposed.
-        first = proposals if config is None else proposals[:1]
-        argument = next((text[1:-1] for text in first if text.startswith("(")), "")
-        name, _, value = argument.partition("=")
+    given = {_plain(flag.name): flag.value for flag in options.unknown}
+    recipe = next(iter(options.recipe), "")
+    was_valid = is_known = config is not None
+    config = config or _similar(recipe)
+    call, settings, left = recipe, list[str](), list[Flag]()
+    messages, notes = list[str](), dict[str, str]()  # Notes on the flags that are translated.
+    for flag in options.unknown:
+        note, proposals = translate(_plain(flag.name), flag.value or _VALUE, given, config, recipe)
+        argument = next(iter(proposals), "")
+        name, _, value = argument.removeprefix("(").removesuffix(")").partition("=")
         try:
-            changed = lookup.with_argument(call, name, _literal(value)) if name else None
+            is_argument = argument.startswith("(")
+            changed = lookup.with_argument(call, name, _literal(value)) if is_argument else None
         except UserError as error:
-            messages.append(f"There is no option {flag.name}.{about} {error}")
+            messages.append(f"There is no option {flag.name}.{note} {error}")
             continue
         if changed is None:
             left.append(flag)
         else:
-            call, note = changed, about
-            names.append(flag.name)
-    if names:
-        missing = f"is no option {names[0]}.{note}"
-        if len(names) > 1:
-            missing = f"are no options {', '.join(names)}."
-        messages.append(f"There {missing} Write {quoted(call)}")
-        if config is None:
-            with contextlib.suppress(UserError):  # Perhaps the recipe can be called now.
-                config, failure = lookup.resolve(call), None
-    config = None if config is None else tree.complete(config)
+            call, notes[flag.name] = changed, note
+    if notes:
+        fiddlers = [text for kind, text in options.overrides if kind == "apply"]
+        try:
+            called, _ = try_overrides(lookup.resolve(call, fiddlers), options.overrides)
+            failure = next(iter(_new_refusals(called, config if was_valid else None)), None)
+            config, is_known = (config if was_valid and failure else called), True
+        except UserError as error:
+            failure = str(error)
+        if was_valid and failure:
+            messages.append(f"There is no option {', '.join(notes)}. {failure}")
+            call, failure = recipe, None
+            notes.clear()
+    if not is_known:  # The number of steps in an epoch is not known, either.
+        given = {name: value for name, value in given.items() if "epochs" not in name}
     for flag in left:
-        hint, config = _hint(flag, option_names(parser), config, given)
-        messages.append(f"There is no option {flag.name}.{hint}")
-    return messages if failure is None else [*messages, failure]
+        hint, written, config = _hint(flag, option_names(parser), config, given, recipe, is_known)
+        if written:
+            notes[flag.name] = hint
+            settings += written
+        else:
+            messages.append(f"There is no option {flag.name}.{hint}")
+    messages = messages if failure is None else [failure, *messages]
+    changes = ["--set", *map(quoted, settings)] if settings else []
+    if len(notes) == 1:
+        ((name, note),) = notes.items()
+        write = " ".join(changes) or quoted(call)
+        messages.append(f"There is no option {name}.{note} Write {write}")
+    elif notes:
+        about = "".join(f"\n{name}:{note}" for name, note in notes.items() if note)
+        words = [quoted(call if word == recipe else word) for word in options.known]
+        command = " ".join(["python -m mtf.run", *words, *changes])
+        messages.append(f"There are no options {', '.join(notes)}.{about}\nWrite: {command}")
+    return messages
+
+
+def _similar(recipe: str) -> fdl.Config:
+    """Returns the config of a recipe with data that come with mtf, or else of `finetune`."""
+    try:
+        return lookup.resolve(lookup.split_call(recipe)[0], ["smoke_test"])
+    except UserError:
+        return lookup.resolve("recipes.finetune", ["smoke_test"])
+
+
+def _new_refusals(config: fdl.Config, old: fdl.Config | None) -> list[str]:
+    before = [] if old is None else checks.find_refusals(old)
+    return [each for each in checks.find_refusals(config) if each not in before]
 
 
 def _hint(
-    flag: Flag, options: list[str], config: fdl.Config | None, given: Mapping[str, str | None]
-) -> tuple[str, fdl.Config | None]:
-    """Returns what to write instead of a flag, and the config with the proposed settings."""
+    flag: Flag,
+    options: list[str],
+    config: fdl.Config,
+    given: Mapping[str, str | None],
+    recipe: str,
+    is_known: bool,
+) -> tuple[str, list[str], fdl.Config]:
+    """Returns a hint on a flag, the settings that replace it, and the config with them."""
     name, value, is_gin = *flag, flag.name.startswith("--gin")
     if name in ("--gin_param", "--gin_bindings"):
         name, _, value = map(str.strip, (value or "").partition("="))
@@ -91,44 +127,45 @@ def _hint(
     if is_gin:  # Parameters and macros of T5X, such as TRAIN_STEPS, have mtf's names.
         wanted = name.rpartition(".")[2].lower()
     else:
-        note, proposals = translate(wanted, shown, given, config)
-        hint, changed = _proposal(proposals, config)
-        if hint:
-            return note + hint, changed
-    known = [] if config is None else tree.known_paths(config)
+        note, proposals = translate(wanted, shown, given, config, recipe)
+        hint, settings, changed = _proposal(proposals, config, is_known)
+        if hint or settings:
+            return note + hint, settings, changed
+    known = tree.known_paths(config)
     same = [path for path in known if f".{path}".endswith(f".{wanted}")]
     if wanted in same or len(same) == 1:
-        return _proposal([f"{wanted if wanted in same else same[0]}={shown}"], config)
+        return _proposal([f"{wanted if wanted in same else same[0]}={shown}"], config, is_known)
     if is_gin:
-        return _GIN, config
+        return _GIN, [], config
     near = difflib.get_close_matches(name, options, cutoff=0.75)
     if same or not near:
         paths = same[:3] or nearest_paths(wanted, known)
         near = [f"--set {quoted(f'{path}={shown}')}" for path in paths]
-    return suggestion(near) or " --help lists the options.", config
+    return suggestion(near) or " --help lists the options.", [], config
 
 
-def _proposal(proposals: Sequence[str], config: fdl.Config | None) -> tuple[str, fdl.Config | None]:
-    """Returns a hint with the first proposal (see `transformers_flags`) that fits, and the config.
+def _proposal(
+    proposals: Sequence[str], config: fdl.Config, is_known: bool
+) -> tuple[str, list[str], fdl.Config]:
+    """Returns a hint, or the settings of the first proposal (see `transformers_flags`) that fits.
 
-    If values are refused, the hint is the reason; if no proposal fits, it is "".
+    If values are refused, the hint is the reason; if no proposal fits, it is "". Only values for a
+    known config, that of the user's recipe, are checked together. The config has the settings.
     """
     reason = ""
     for text in proposals:
         if text.startswith("-"):
-            return f"{text[1:]} Leave it out.", config
+            return f"{text[1:]} Leave it out.", [], config
         if text.startswith("python "):
-            return f" Write {text}", config
-        settings = [] if config is None else _settings(text, config)
-        if config is None or not settings:
+            return f" Write {text}", [], config
+        if not (settings := _settings(text, config)):
             continue
         changed, problems = try_overrides(config, settings)
-        before = checks.find_refusals(config)
-        problems += [each for each in checks.find_refusals(changed) if each not in before]
+        problems += _new_refusals(changed, config) if is_known else []
         if not problems or _VALUE in text:
-            return f" Write --set {' '.join(map(quoted, settings))}", changed
+            return "", settings, changed
         reason = reason or f" {problems[0]}"
-    return reason, config
+    return reason, [], config
 
 
 def _settings(text: str, config: fdl.Config) -> list[str]:

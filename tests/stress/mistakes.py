@@ -70,6 +70,7 @@ mtf run {SMALL} train_steps=5
 mtf run "{SMALL}(stps=3)"
 mtf run "{SMALL}(3)"
 mtf run recipes.finetune
+mtf run recipes.finetune --model_name_or_path hf --train_file pairs.csv --lr 1e-3 --bf16 --seed 3
 mtf run "recipes.finetune(checkpoint='run', train='pairs.tsv', batchsize=4)"
 mtf run "recipes.finetune(checkpoint='run', train='pairs.tsv', steps='many')"
 # Its options.
@@ -405,6 +406,7 @@ def not_a_job(): return fdl.Config(dict)
 
 
 _COMMAND = re.compile(
+    r"(?<=Write: )python -m mtf\.run .*|"
     r"python -m mtf[^`;\n]*?(?=[`;]|\. |\.?$|, | shows | lists | translates )|(?<=write )mtf .*",
     re.MULTILINE,
 )
