@@ -7,6 +7,7 @@ import functools
 import gc
 import json
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         return 0
     recipe = next(iter(options.recipe), "")
     try:
-        config, name = _start(options)
+        with waiting("opening the config", shown=sys.stderr.isatty()):
+            config, name = _start(options)
     except UserError as error:
         refused = refusals(options.unknown, parser, recipe=recipe, failure=str(error))
         raise UserError(config_lib.summarize(refused)) from None
