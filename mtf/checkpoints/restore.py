@@ -166,10 +166,9 @@ def check_tree(
     tensor = next(iter(plans.get("state/step", ())), None)
     step = 0 if tensor is None else int(tensor.read())
     anew = " and ".join(f"{number:,} {what}" for what, number in new.items() if number)
-    fits = f"{len(tensors) - len(missing):,} tensors fit" + (
-        f", {anew} are initialized" if anew else ""
-    )
-    return step, f"({checkpoint.layout}, step {step:,}): {fits}"
+    anew = anew and f", {anew} are initialized"
+    fit = f"{len(tensors) - len(missing):,} tensors fit{anew}"
+    return step, f"({checkpoint.layout}, step {step:,}): {fit}"
 
 
 def _open(

@@ -138,14 +138,16 @@ def print_end(
     trust = trust_option(run_dir)
     if samples:
         arguments = json.dumps(str(used)) + (", trust=True" if trust else "")
-        text = samples[0].input
-        if len(text) > _MAX_INPUT:
-            text = re.sub(r"<\w*$", "", text[:_MAX_INPUT])  # Do not end inside a sentinel.
-        quoted = json.dumps(text, ensure_ascii=False)
-        code = f"import mtf; print(mtf.load({arguments}).generate({quoted}))"
+        text = json.dumps(shortened(samples[0].input), ensure_ascii=False)
+        code = f"import mtf; print(mtf.load({arguments}).generate({text}))"
         print(f"predict        python -c {shlex.quote(code)}")
     paths = shlex.join([str(used), f"{run_dir}/hf"])
     print(f"export         python -m mtf.convert {paths} --to hf{trust}", flush=True)
+
+
+def shortened(text: str) -> str:
+    """Returns the beginning of a long text; it does not end inside a sentinel."""
+    return text if len(text) <= _MAX_INPUT else re.sub(r"<\w*$", "", text[:_MAX_INPUT])
 
 
 def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:
