@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 # XLA, JAX and TensorFlow would print messages for their own developers, such as "Very slow
 # compile?" and how TensorFlow looked for GPUs. Errors that matter are raised.
@@ -48,7 +49,10 @@ _DEFINED_IN = {"load": "mtf.inference.api", "UserError": "mtf.base.errors"}
 def __getattr__(name: str) -> object:
     """Returns the public object called `name`; imports the object's module on first use."""
     if name in _DEFINED_IN:
-        return getattr(importlib.import_module(_DEFINED_IN[name]), name)
+        from mtf.base.progress import waiting  # `import mtf` alone imports no module of mtf.
+
+        with waiting(f"importing mtf.{name}", shown=sys.stderr.isatty()):
+            return getattr(importlib.import_module(_DEFINED_IN[name]), name)
     if name in __all__:
         return importlib.import_module(f"mtf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

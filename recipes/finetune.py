@@ -82,9 +82,9 @@ def finetune(
         first 1,000 examples of `validation` are evaluated. The number of examples is unknown, so
         neither `epochs` nor a fraction for `validation` can be used.
       mixture: a mixture or a task. If your own module registers it, add `--set data.module=MODULE`.
-      template: the inputs and the targets, separated by `|||`. Each is the name of a column or a
-        Jinja template over columns, such as "translate: {en} ||| {ro}". By default, they are the
-        columns `inputs` and `targets`, and TSV files need no header. CSV files always have one.
+      template: the inputs and the targets, separated by `|||`. Each is the name of a column, a text
+        with columns, such as "translate: {en} ||| {ro}", or a Jinja template. By default, they are
+        the columns `inputs` and `targets`, and TSV files need no header. CSV files always have one.
       metrics: metrics of decoded text, such as "accuracy" or ("bleu", "rouge"). The first metric
         determines the best checkpoint. Without metrics, or for a mixture, validation loss does.
         Classification metrics such as "f1" need `--set "data.task.answer_choices=('no', 'yes')"`.

@@ -116,6 +116,12 @@ def test_refused(run: Run, tmp_path: Path, arguments: tuple[str, ...], says: str
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_directory_that_is_not_there_is_suggested(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "quickstart-20260101-000000").mkdir(parents=True)
+    _, _, err = run("--from", "runs/quickstart-…")
+    assert err.endswith("file runs/quickstart-…. Did you mean quickstart-20260101-000000?\n")
+
+
 def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
     status, out, _ = run(SMALL, "--dry-run", "--set", "train_steps=5")
     assert (status, out) == (0, "a job of 5 steps\n")

@@ -285,7 +285,9 @@ def test_the_best_checkpoint_stays_beside_the_newest(folder: Path) -> None:
     assert small.steps(folder / "whole") == [10, 50, 60]
     losses = small.read_metrics(folder / "whole", "training_eval/held_out")
     assert max(losses, key=lambda line: line["loss"])["step"] == 10
-    assert "checkpoint_10 (training_eval/held_out/loss " in (folder / "said.txt").read_text()
+    said = (folder / "said.txt").read_text()
+    best = r"best  .*checkpoint_10 \(training_eval/held_out/loss "
+    assert re.search(rf"^exact match .* \(held_out\) at step 60\n{best}", said, re.MULTILINE)
 
 
 def _state(step: int) -> TrainState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 
 import pytest
@@ -36,6 +37,20 @@ def test_only_the_innermost_block_is_shown(
     with progress.waiting("checking the run"), progress.waiting("reading a checkpoint"):
         time.sleep(1.5)
     assert capsys.readouterr().err == "reading a checkpoint … 0:01\n"
+
+
+def test_a_step_is_printed_before_the_first_statistics_if_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = progress.Progress(9, None, stream=io.StringIO())
+    shown.note("compiled")
+    shown.tick(1)
+    monkeypatch.setattr(progress, "_SECONDS_UNTIL_SHOWN", 0)
+    shown.tick(2)
+    shown.stats(3, 1.0, 0.5, 1.0, 100, 1)
+    shown.tick(4)
+    compiled, first, stats = shown.stream.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert (compiled, first) == ("compiled", "step 2/9") and stats.startswith("step 3/9  loss 1.0")
 
 
 def test_a_bar_without_a_terminal_prints_lines(

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 
+from mtf.storage import AnyPath
 from mtf.storage.errors import StorageError
 
 
@@ -54,6 +55,12 @@ def nearest(name: str, options: Iterable[str]) -> list[str]:
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Returns a sentence that suggests the options similar to `name`, or "" if there are none."""
     return suggestion(nearest(name, options))
+
+
+def did_you_mean_file(path: AnyPath) -> str:
+    """Suggests files and directories beside `path` that have similar names."""
+    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+    return did_you_mean(path.name, (each.name for each in siblings))
 
 
 def suggestion(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-_SECONDS_PER_LINE, _SECONDS_UNTIL_SHOWN = 10.0, 5
+_SECONDS_PER_LINE, _SECONDS_UNTIL_SHOWN, _SECONDS_UNTIL_LIVE = 10.0, 5, 2
 
 
 def duration(seconds: float) -> str:
@@ -84,23 +84,31 @@ class Progress:
         self._print(self._line(step), "\n")
 
     def tick(self, step: int) -> None:
-        """Updates the last line on a terminal, at most ten times a second."""
-        now = time.perf_counter()
-        if self._live and self._loss and now - self._shown > 0.1:
-            self._shown = now
+        """Updates the last line on a terminal, at most ten times a second.
+
+        Elsewhere, prints a line if nothing has been printed for five seconds before the first
+        statistics.
+        """
+        silent = time.perf_counter() - self._shown
+        if self._live and silent > 0.1:
             self._print(self._line(step), "")
+        elif not self._loss and silent > _SECONDS_UNTIL_SHOWN:
+            self._print(self._line(step), "\n")
 
     def note(self, text: str) -> None:
         """Prints a line of text."""
         self._print(text, "\n")
 
     def _line(self, step: int) -> str:
+        if not self._loss:
+            return f"step {step}/{self.train_steps}"
         left = duration((self.train_steps - step) * self._seconds_per_step)
         return f"step {step}/{self.train_steps}  {self._loss}  {self._speed}  ETA {left}"
 
     def _print(self, text: str, end: str) -> None:
         if self.quiet:
             return
+        self._shown = time.perf_counter()
         clear = "\r\x1b[K" if self._live else ""
         try:
             self.stream.write(clear + text + end)
@@ -114,27 +122,28 @@ class Progress:
 
 @contextlib.contextmanager
 def waiting(what: str, *, shown: bool = True, stream: TextIO | None = None) -> Iterator[None]:
-    """Shows what a block does and for how long, if it takes more than five seconds.
+    """Shows what a block does and for how long, if it takes long.
 
-    On a terminal, the line is updated every second and removed at the end. Otherwise, a line is
-    printed after 5, 10, 20, … seconds. While an inner block or bar is shown, this one is not.
-    `stream` is stderr by default.
+    On a terminal, a line appears after two seconds, is updated every second and removed at the end.
+    Otherwise, a line is printed after 5, 10, 20, … seconds. While an inner block or bar is shown,
+    this one is not. `stream` is stderr by default.
     """
     if not shown:
         yield
         return
     stream = stream or sys.stderr
     ended, start, is_live = threading.Event(), time.perf_counter(), stream.isatty()
+    first = _SECONDS_UNTIL_LIVE if is_live else _SECONDS_UNTIL_SHOWN
     with _innermost() as is_innermost:
 
         def show() -> None:
-            due = _SECONDS_UNTIL_SHOWN
+            due = first
             while not ended.wait(max(start + due - time.perf_counter(), 0)):
                 text = f"{what} … {duration(due)}"
                 if is_innermost():
                     _write(f"\r\x1b[K{text}" if is_live else f"{text}\n", stream)
                 due = due + 1 if is_live else due * 2
-            if is_live and due > _SECONDS_UNTIL_SHOWN:
+            if is_live and due > first:
                 _write("\r\x1b[K", stream)
 
         thread = threading.Thread(target=show, daemon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import fiddle as fdl
 
@@ -71,7 +70,8 @@ def hub(
     Args:
       dataset: name of the dataset on the hub or in the local mirror, or a tuple of the name and the
         configuration, if the dataset has several.
-      inputs: name of a column, or a Jinja template such as `{{question}} {{context}}`.
+      inputs: name of a column, a text with columns such as `{question} {context}`, or a Jinja
+        template over columns.
       targets: name of a column, or a template.
       metrics: names of the metrics in `mtf.data.tasks.metrics` that an evaluator computes.
       answer_choices: all possible targets, if the targets are classes.
@@ -138,10 +138,9 @@ def files(
 
 
 def split_template(template: str) -> tuple[str, str]:
-    """Splits a template at `|||` into the Jinja templates of inputs and targets.
+    """Splits a template at `|||` into those of inputs and targets.
 
-    `{column}` is short for `{{column}}`, unless the template already contains `{{` or `{%`. Raises
-    UserError unless there is exactly one `|||`.
+    Raises UserError unless there is exactly one `|||`.
     """
     parts = template.split("|||")
     if len(parts) != 2:
@@ -149,16 +148,8 @@ def split_template(template: str) -> tuple[str, str]:
             f"template {template!r} has {len(parts) - 1} separators '|||'; expected exactly one, "
             "between inputs and targets, for example 'translate: {en} ||| {ro}'."
         )
-    from mtf.data.tasks.columns import is_template  # Most recipes do not need this module.
-
-    if not is_template(template):
-        parts = [re.sub(r"\{([^{}]*)\}", _as_jinja, part) for part in parts]
     inputs, targets = (part.strip() for part in parts)
     return inputs, targets
-
-
-def _as_jinja(match: re.Match[str]) -> str:
-    return f"{{{{{match[1].strip().replace('-', '_')}}}}}"
 
 
 def num_records(data: fdl.Config[TaskMixtureConfig]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import math
 from typing import Any
 
@@ -14,6 +15,8 @@ from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
+
+_logger = logging.getLogger(__name__)
 
 # An assignment map that does not restore the optimizer state of the checkpoint.
 _FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
@@ -60,6 +63,14 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
 
     opened = open_model(checkpoint, vocabulary=vocabulary, config=config)
     tensors = opened.checkpoint.tensors
+    head = tensors.get("target/decoder/logits_dense/kernel")
+    embedding = tensors["target/token_embedder/embedding"]
+    if head is not None and head.stored and head.stored == embedding.stored:
+        _logger.warning(
+            "%s has no output projection, but uses the embedding, without scaling. Here, the "
+            "projection begins as a copy of the embedding and is trained separately.",
+            checkpoint,
+        )
     is_counted = "state/step" in tensors
     step = int(tensors["state/step"].read()) if is_counted else opened.checkpoint.step or 0
     restore = fdl.Config(

@@ -17,7 +17,7 @@ from conversion.formats import find_prefix, format_of
 from conversion.tensor import index_bounds
 from conversion.training_state import SLOTS
 from mtf.base.checks import check_matches
-from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
+from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean_file
 from mtf.checkpoints.settings import RestoreCheckpointConfig
 from mtf.models.stacking import is_stacked, unstacked_names
 from mtf.models.trees import Tree, flat_names
@@ -54,8 +54,7 @@ def _chosen(path: AnyPath, config: RestoreCheckpointConfig, setting: str) -> Any
     if (prefix := find_prefix(path)) is not None:
         return prefix
     if not path.exists():
-        names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{setting} does not exist.{did_you_mean(path.name, names)}")
+        raise UserError(f"{setting} does not exist.{did_you_mean_file(path)}")
     if not path.is_dir():
         raise UserError(
             f"{setting} is a file; expected a checkpoint_STEP directory, or a directory that "
@@ -160,11 +159,16 @@ def check_tree(
     Raises UserError if `restore_tree` would. Reads no other arrays.
     """
     checkpoint, plans = _open(path, shapes, assignment_map, fallback_to_scratch)
-    read = [tensor is not None for plan in plans.values() for tensor in plan]
+    tensors = [(name, tensor) for name, plan in plans.items() for tensor in plan]
+    missing = [name for name, tensor in tensors if tensor is None]
+    num_params = sum(name.startswith("target/") for name in missing)
+    new = {"parameters": num_params, "of the optimizer state": len(missing) - num_params}
     tensor = next(iter(plans.get("state/step", ())), None)
     step = 0 if tensor is None else int(tensor.read())
-    anew = f", {read.count(False):,} are initialized" if False in read else ""
-    return step, f"({checkpoint.layout}, step {step:,}): {sum(read):,} tensors fit{anew}"
+    anew = " and ".join(f"{number:,} {what}" for what, number in new.items() if number)
+    anew = anew and f", {anew} are initialized"
+    fit = f"{len(tensors) - len(missing):,} tensors fit{anew}"
+    return step, f"({checkpoint.layout}, step {step:,}): {fit}"
 
 
 def _open(

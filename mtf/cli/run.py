@@ -93,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     only_shows = flags.only_shows(options) or options.dry_run or options.list
 
     def run() -> int:
+        if not only_shows and sys.stderr.isatty():
+            print("starting …", file=sys.stderr)  # Imports may take seconds.
         from mtf.cli import run_recipe  # Imports Fiddle, which --help does not need.
 
         return run_recipe.run(parser, options, command)

@@ -7,6 +7,7 @@ import functools
 import gc
 import json
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         print(text, end="")
         return 0
     try:
-        config, name = _start(options)
+        with waiting("opening the config", shown=sys.stderr.isatty()):
+            config, name = _start(options)
     except UserError as error:
         refused = refusals(options, parser, failure=str(error))
         raise UserError(config_lib.summarize(refused)) from None

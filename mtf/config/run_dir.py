@@ -13,7 +13,7 @@ import fiddle as fdl
 from fiddle import daglish
 
 from mtf.base.environment import ENVIRONMENT_FILE, working_directory, write_environment
-from mtf.base.errors import UserError, suggestion
+from mtf.base.errors import UserError, did_you_mean_file, suggestion
 from mtf.base.run_end import END_FILE
 from mtf.base.writing import (
     JOB_FILE,
@@ -55,7 +55,8 @@ def load_config(path: str | AnyPath, *, trust: bool = False) -> fdl.Config:
         file /= JOB_FILE if (path / JOB_FILE).is_file() else CONFIG_FILE
     if not file.is_file():
         what = f"{path} is not a run directory: it contains no {CONFIG_FILE}." * path.is_dir()
-        raise UserError(what or f"There is no run directory or config file {path}.")
+        hint = "" if is_remote(path) else did_you_mean_file(path)
+        raise UserError(what or f"There is no run directory or config file {path}.{hint}")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:

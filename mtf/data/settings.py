@@ -216,8 +216,8 @@ class HubStreamConfig(TextConfig):
       split: split to train on.
       eval_split: split to evaluate on, if the dataset has it; None for no evaluation.
       text_key: name of the column that contains the text.
-      inputs: name of a column, or a Jinja template over columns, for a dataset of pairs; None for a
-        dataset of documents. If it is set, `text_key` and `objective` are not used.
+      inputs: name of a column or a template, as in `DatasetTaskConfig`, for a dataset of pairs;
+        None for a dataset of documents. If it is set, `text_key` and `objective` are not used.
       targets: name of a column or a template, like `inputs`.
       num_streams: number of streams, a divisor of the batch size. If there are more processes than
         streams, several processes read the same stream; to avoid this, use a multiple of the number
@@ -270,8 +270,8 @@ class DatasetTaskConfig:
     """A task that makes examples from a dataset's columns, directly or with templates.
 
     Attributes:
-      inputs, targets: name of a column, or a Jinja template that refers to columns, such as
-        `{{question}} {{context}}`.
+      inputs, targets: name of a column, a text with columns such as `{question} {context}`, or a
+        Jinja template over columns.
       dataset: name of a dataset on the Hugging Face hub, or in the local mirror.
       subset: configuration of the dataset; None if it has none.
       files: dict that maps each split to the path or pattern of the local files to use instead of a

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import logging
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
@@ -18,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from mtf.base.errors import UserError, did_you_mean
-from mtf.base.progress import progress_bar
+from mtf.base.progress import progress_bar, waiting
 from mtf.data.text.features import encode_feature
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.inference.decoding.settings import DecodingConfig
@@ -316,7 +317,10 @@ def load(
     """
     if step is not None and type(step) is not int:
         raise UserError(f"step must be a whole number or None, not {step!r}.")
-    opened = open_model(path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust)
+    with waiting(f"opening {path}", shown=progress and sys.stderr.isatty()):
+        opened = open_model(
+            path, step=step, ema=ema, vocabulary=vocabulary, config=config, trust=trust
+        )
     mesh = PjitPartitioner.create(partitioner or PartitionerConfig())
     return LanguageModel(
         load_model(opened, dtype, mesh, progress=progress),

@@ -22,7 +22,7 @@ from conversion.tokenizer import (
 )
 from conversion.tokenizer_file import find_tokenizer
 from mtf.base.downloads import downloaded
-from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean
+from mtf.base.errors import UserError, conversion_as_user_errors, did_you_mean, did_you_mean_file
 from mtf.base.writing import T5X_CONFIG_FILE
 from mtf.data.mixtures import open_mixture
 from mtf.data.settings import AnyData, TaskMixtureConfig
@@ -188,11 +188,10 @@ def _existing(path: str | AnyPath | None) -> AnyPath:
         )
     path = as_path(path)
     if not (is_remote(path) or path.exists() or formats.find(path)):
-        names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
             f"There is no model at {path}; expected a run directory, a checkpoint_STEP directory, "
             "a Mesh TensorFlow checkpoint or a Hugging Face directory."
-            f"{did_you_mean(path.name, names)}"
+            f"{did_you_mean_file(path)}"
         )
     return path
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any, Generic, TypeVar
 
+from mtf.base.progress import waiting
 from mtf.config import as_checked
 from mtf.jobs.description import Description
 
@@ -27,5 +29,6 @@ class Job(Generic[Result]):
         description: Description = self._work().describe(as_checked(self))
         return description
 
-    def _work(self) -> Any:  # The module may import JAX.
-        return importlib.import_module(type(self).__module__.replace(".settings", ".run"))
+    def _work(self) -> Any:
+        with waiting("importing JAX", shown=sys.stderr.isatty()):  # A few jobs need only NumPy.
+            return importlib.import_module(type(self).__module__.replace(".settings", ".run"))

@@ -115,6 +115,8 @@ def test_a_run_on_changed_files_is_not_resumed(files: dict[str, str]) -> None:
     ("fields", "expected"),
     [
         ({"inputs": "question"}, "there is no column 'question'; the columns are the-question"),
+        ({"inputs": "inputs"}, "template='the-question ||| answers'"),
+        ({"inputs": "Q: {the question}"}, "no column 'the question'; the columns are the-question"),
         ({"inputs": "{{question}}"}, "'question' is undefined; the columns are the-question"),
         ({"inputs": "{{the_question"}, "is not valid Jinja"),
         ({"targets": "answers"}, "'answers' has type list; expected text or a number"),

@@ -25,6 +25,12 @@ def test_samples_that_are_compared_are_lines() -> None:
     assert report.samples_text(long, is_compared=True).startswith("input      3 May 1999\n")
 
 
+def test_a_long_input_is_not_cut_inside_a_sentinel() -> None:
+    text = "sun day 1 < 2 " + "x" * 30 + " wat<extra_id_0> h<extra_id_1> go on"
+    assert report.shortened(text) == "sun day 1 < 2 " + "x" * 30 + " wat<extra_id_0>"[:16]
+    assert report.shortened("a <b") == "a <b"
+
+
 def _commands(section: str) -> list[str]:
     """The commands in the first code block of a section of README.md."""
     page = (small.ROOT / "README.md").read_text()

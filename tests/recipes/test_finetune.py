@@ -54,6 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pairs.tsv").write_text("".join(lines))
     (folder / "header.tsv").write_text("inputs\ttargets\n" + "".join(lines))
     (folder / "named.tsv").write_text("question\tanswer\n" + "".join(lines))
+    (folder / "notes.csv").write_text(
+        "id,note text,answer\n" + "".join(f"{i},{a},{b}\n" for i, (a, b) in enumerate(PAIRS))
+    )
     (folder / "three.tsv").write_text("a\tb\tc\n")
     rows = [{"q-text": question, "answer": answer} for question, answer in PAIRS]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -91,6 +94,21 @@ def test_the_network_is_that_of_the_checkpoint(
     assert job.describe().problems == []
 
 
+def test_an_output_projection_that_becomes_separate_is_announced(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint, pairs = hugging_face(tmp_path, tied=True), str(folder / "pairs.tsv")
+    assert recipes.finetune(str(checkpoint), pairs).model.network.logits_via_embedding
+    assert not caplog.messages
+    settings = json.loads((checkpoint / "config.json").read_text())
+    settings["scale_decoder_outputs"] = False
+    (checkpoint / "config.json").write_text(json.dumps(settings))
+    (checkpoint / "checksums.json").unlink()
+    network = recipes.finetune(str(checkpoint), pairs).model.network
+    assert not fdl.build(network).logits_via_embedding
+    assert "has no output projection" in caplog.text
+
+
 @pytest.mark.parametrize(("fixture", "extra_ids"), [("t5_model", 100), ("mt5_model", 0)])
 def test_the_vocabulary_is_that_of_the_checkpoint(
     tmp_path: Path, folder: Path, fixture: str, extra_ids: int, request: pytest.FixtureRequest
@@ -124,7 +142,8 @@ def test_a_new_optimizer_for_every_layout(tmp_path: Path, folder: Path) -> None:
     assert any("param_states" in name for name in conversion.open_checkpoint(golden).tensors)
     config = recipes.finetune(str(golden), str(folder / "pairs.tsv"), vocabulary="byt5")
     start = fdl.build(config).describe().rows["start"]
-    assert "53 tensors fit" in start  # 52 parameters and the step.
+    assert "53 tensors fit, " in start  # 52 parameters and the step.
+    assert start.endswith(" of the optimizer state are initialized") and "param" not in start
 
 
 # ------------------------------------------------------------------------------------------ data
@@ -142,6 +161,8 @@ def text(ids: np.ndarray) -> str:
         ({"train": "header.tsv"}, "is the sky blue"),
         ({"train": "named.tsv", "template": "question ||| answer"}, "is the sky blue"),
         ({"train": "rows.jsonl", "template": "{q-text}? ||| {answer}"}, "is the sky blue?"),
+        ({"train": "notes.csv", "template": "{note text}? ||| {answer}"}, "is the sky blue?"),
+        ({"train": "notes.csv", "template": "{answer[0]} ||| {answer}"}, "y"),
         (
             {"train": "rows.jsonl", "template": "{{q_text | upper}} ||| {{answer}}"},
             "IS THE SKY BLUE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.tasks.prompts.render import render_text
 
+_COLUMN = re.compile(r"\{([^{}]*)\}")
+
 
 @dataclass(frozen=True)
 class FromColumns:
     """A function that makes inputs and targets from columns, for use as `to_text` of a `RowTask`.
 
     Attributes:
-      inputs, targets: name of a column that contains text or numbers, or a Jinja template such as
-        `{{question}} {{context}}`. In a template, replace each `-` in a column name with `_`.
+      inputs, targets: name of a column that contains text or numbers, a text with columns in
+        braces such as `{question} {context}`, or a Jinja template such as `{{question | upper}}`.
+        In Jinja, replace each `-` in a column name with `_`.
     """
 
     inputs: str
@@ -33,18 +37,21 @@ class FromColumns:
 
 
 def is_template(text: str) -> bool:
-    """Returns whether `text` is a Jinja template rather than the name of a column."""
+    """Returns whether `text` is a template rather than the name of a column."""
+    return _is_jinja(text) or _COLUMN.search(text) is not None
+
+
+def _is_jinja(text: str) -> bool:
     return "{{" in text or "{%" in text
 
 
 def _text(setting: str, row: Mapping[str, Any]) -> str:
+    if _is_jinja(setting):
+        return render_text(setting, row).strip()
     if is_template(setting):
-        return render_text(setting, row)
+        return _COLUMN.sub(lambda match: _filled(match[1].strip(), row), setting).strip()
     if setting not in row:
-        raise UserError(
-            f"there is no column {setting!r}; the columns are {', '.join(row)}."
-            f"{did_you_mean(setting, row)} A template, unlike a column name, contains '{{{{'"
-        )
+        raise _no_column(setting, row)
     value = row[setting]
     if not isinstance(value, str | int | float):
         raise UserError(
@@ -52,3 +59,23 @@ def _text(setting: str, row: Mapping[str, Any]) -> str:
             f"use only part of its value, write a template such as {{{{{setting}[0]}}}}"
         )
     return str(value)
+
+
+def _filled(name: str, row: Mapping[str, Any]) -> str:
+    """Returns the value of a column, or of a Jinja expression such as `translation.en`."""
+    if name in row:
+        return str(row[name])
+    if re.fullmatch(r"[\w -]*", name):
+        raise _no_column(name, row)
+    return render_text(f"{{{{{name.replace('-', '_')}}}}}", row)
+
+
+def _no_column(name: str, row: Mapping[str, Any]) -> UserError:
+    hint = did_you_mean(name, row)
+    if name in ("inputs", "targets"):  # the defaults of `recipes.finetune`
+        inputs, targets = ["COLUMN", "COLUMN", *row][-2:]
+        hint = (
+            f" Name the columns: template='{inputs} ||| {targets}', or a text with columns: "
+            f"template='summarize: {{{inputs}}} ||| {{{targets}}}'"
+        )
+    return UserError(f"there is no column {name!r}; the columns are {', '.join(row)}.{hint}")

@@ -258,9 +258,9 @@ def _check_written(record: Written, read: Callable[[], Mapping[str, Tensor]]) ->
 
 def _compare_logits(export: huggingface.Export, directory: AnyPath) -> None:
     """Compares an export with a Hugging Face model; raises RunError if they differ."""
-    from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
-
     with waiting("comparing logits"):
+        from mtf.jobs.convert.verification import compare  # This imports JAX and PyTorch.
+
         passed, report = compare(export, Path(str(directory)))
     print(report)
     if not passed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +31,10 @@ _MAX_LINE, _MAX_INPUT = 90, 60
 
 def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
     """Prints that a run is finished, and how to train for more steps."""
-    early, change = "", f"train_steps={step + 1000}"
+    restore = job.checkpoint.restore
+    length = step - (restore.step or 0 if restore else 0)
+    more = math.ceil(float(f"{length / 4:.1g}"))  # a quarter, with one significant digit
+    early, change = "", f"train_steps={step + more}"
     if step < job.train_steps:
         early = f", where training ended early because {job.early_stopping(step)}"
         change = "trainer.early_stopping_patience=None"
@@ -113,27 +118,36 @@ def print_end(
         return
     decoded = () if evaluator is None else evaluator.names
     plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
+    metric, used, where = job.checkpoint.save.metric_name_to_monitor, run_dir, ""
+    if best is not None:
+        used = best[0]
+        where = f" at step {step}" * (used.name != f"checkpoint_{step}")
+    if where and samples:
+        print(f"predictions{where}:\n")
     print(samples_text(samples, is_compared=evaluator is not None), end="")
     if evaluator is not None:
         for each in evaluator.held_out:
             if (accuracy := evaluator.scores.get(each.name, {}).get("accuracy")) is not None:
                 number = f"{len(each.examples):,} held-out examples"
-                print(f"exact match    {accuracy:.1f}% of {number} ({each.name})")
+                print(f"exact match    {accuracy:.1f}% of {number} ({each.name}){where}")
+    if best is not None:
+        print(f"best           {used} ({metric} {best[1]:.4g})")
     print(f"run directory  {run_dir}\nloss curve     {plot}")
     if step < job.train_steps:
         print(f"ended early    {job.early_stopping(step)}")
-    used: AnyPath = run_dir
-    if best is not None:
-        metric, used = job.checkpoint.save.metric_name_to_monitor, best[0]
-        print(f"best           {best[0]} ({metric} {best[1]:.4g})")
     trust = trust_option(run_dir)
     if samples:
         arguments = json.dumps(str(used)) + (", trust=True" if trust else "")
-        text = json.dumps(samples[0].input[:_MAX_INPUT], ensure_ascii=False)
+        text = json.dumps(shortened(samples[0].input), ensure_ascii=False)
         code = f"import mtf; print(mtf.load({arguments}).generate({text}))"
         print(f"predict        python -c {shlex.quote(code)}")
     paths = shlex.join([str(used), f"{run_dir}/hf"])
     print(f"export         python -m mtf.convert {paths} --to hf{trust}", flush=True)
+
+
+def shortened(text: str) -> str:
+    """Returns the beginning of a long text; it does not end inside a sentinel."""
+    return text if len(text) <= _MAX_INPUT else re.sub(r"<\w*$", "", text[:_MAX_INPUT])
 
 
 def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:

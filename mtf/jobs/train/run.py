@@ -71,12 +71,13 @@ def _train(
 ) -> TrainResult:
     # Open all input and the run directory. What the input lacks is found before a file is written.
     started = time.perf_counter()
-    with _with_other_problems(job), conversion_as_user_errors():
+    shown = jax.process_index() == 0
+    with _with_other_problems(job), conversion_as_user_errors(), waiting("starting", shown=shown):
         trackers = checked_trackers(job) if jax.process_index() == 0 else ()
         partitioner = PjitPartitioner.create(job.partitioner)
         partitioner.check_batch_size(job.batch_size, job.trainer.num_microbatches)
         trainer = Trainer(job.model, job.optimizer, partitioner, job.trainer, job.random_seed)
-        with waiting("opening the data", shown=jax.process_index() == 0):
+        with waiting("opening the data", shown=shown):
             batches, evaluations, evaluator = _open_data(job, trainer)
         state = starting_state(trainer, run_dir, job.checkpoint.restore, job.train_steps)
         provenance = loaders.provenance(job.data)
@@ -142,7 +143,7 @@ def _train(
         else:
             samples: Sequence[Sample]
             if evaluator is None:
-                with waiting("predicting samples", shown=jax.process_index() == 0):
+                with waiting("predicting samples", shown=shown):
                     samples = _samples(job, trainer.partitioner, trainer.eval_params(state))
                 if samples:
                     tracking.log_samples(step, samples)

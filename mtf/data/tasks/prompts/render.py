@@ -84,7 +84,7 @@ def rendering_version(template: Template) -> int:
 
 
 def render_text(text: str, row: Mapping[str, Any]) -> str:
-    """Renders a Jinja template for a record and strips whitespace from both ends of the result.
+    """Renders a Jinja template for a record.
 
     In the template, `_` replaces each `-` in a column name. Unlike in `render`, long variables are
     not truncated, and an unknown column is an error. Random choices depend only on the record.
@@ -94,7 +94,7 @@ def render_text(text: str, row: Mapping[str, Any]) -> str:
     try:
         variables = {name.replace("-", "_"): value for name, value in row.items()}
         variables[_RANDOM] = _draws(repr(sorted(row.items())))
-        return str(_compiled_text(text).render(variables)).strip()
+        return str(_compiled_text(text).render(variables))
     except jinja2.TemplateSyntaxError as error:
         raise UserError(f"the template {text!r} is not valid Jinja: {error.message}") from error
     except (jinja2.TemplateError, *_ROW_ERRORS) as error:
