@@ -24,7 +24,8 @@ def test_a_plan(tmp_path: Path) -> None:
     assert re.search(r"^encoder/layers/mlp/wi_0/kernel .* -, fsdp, model +60\.00 MiB$", said, re.M)
     plan = ["python", "-m", "mtf", "plan", "recipes.t0pp_xxl", "--target", "v4:4x8x8", "--json"]
     if importlib.util.find_spec("libtpu"):
-        found = json.loads(shell(f"{' '.join(plan)} --set partitioner.num_partitions=8", tmp_path))
+        changed = ["--set", "partitioner.num_partitions=8"]
+        found = json.loads(small.python(*plan[1:], *changed, cwd=tmp_path, timeout=900).stdout)
         assert found["mesh"]["model"] == 8 and found["flops"] > 1e12
     else:
         assert "pip install 'mtf-jax[tpu]'" in small.python(*plan[1:], status=2).stderr
