@@ -439,6 +439,9 @@ def proposals(line: str, message: str) -> Iterator[str]:
         name = removed or added.partition(" ")[0]
         at = kept.index(name) if name in kept else len(kept)
         yield shlex.join(kept[:at] + kept[at + 2 :]) + f" {added}"
+    for found in re.findall(r"Leave out ([\w.]+\w)", message):
+        if found in kept:
+            yield shlex.join(word for word in kept if word != found)
     for found in _CALL.findall(message):
         if not _PLACEHOLDER.search(found):
             if not words:
