@@ -207,7 +207,7 @@ def test_a_launch_line_of_run_summarization(
         "optimizer.learning_rate.base_learning_rate = 5e-05",
         "optimizer.learning_rate.factors = 'linear_decay'",
         "optimizer.learning_rate.warmup_steps = 1",
-        "data.task.inputs = 'summarize: {{inputs}}'",
+        "data.task.inputs = 'summarize: {inputs}'",
         "data.task.metrics = ('accuracy',)",
         "data.task_feature_lengths.inputs = 64",
         "model_dir = 'out'",
