@@ -94,7 +94,10 @@ def failures_explained(checkpoints: CheckpointManager) -> Iterator[None]:
         if not is_remote(run_dir) and jax.process_index() == 0:
             remove_unfinished(run_dir)
         if checkpoints.is_gone() or files_deleted(error, run_dir):
-            # TensorStore may have created the directory of a checkpoint again.
+            # Orbax and TensorStore may have created the directory of a checkpoint again. If another
+            # run were in its place, there would be a config.
+            if checkpoints.is_gone() and {f.name for f in run_dir.glob("*")} == {steps.CHECKPOINTS}:
+                remove_tree(run_dir)
             for folder in (run_dir / steps.CHECKPOINTS, run_dir):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
