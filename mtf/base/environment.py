@@ -6,6 +6,7 @@ import contextlib
 import glob
 import importlib.util
 import json
+import math
 import os
 import platform
 import shlex
@@ -89,6 +90,11 @@ def resume_command(run_dir: str | AnyPath) -> str:
     The paths are quoted for a shell.
     """
     return f"python -m mtf.run --from {shlex.quote(str(run_dir))}{trust_option(run_dir)}"
+
+
+def more_steps(length: int) -> int:
+    """Returns a quarter of a run's steps, rounded to one significant digit, to suggest to a user."""
+    return math.ceil(float(f"{length / 4:.1g}"))
 
 
 def trust_option(run_dir: str | AnyPath) -> str:

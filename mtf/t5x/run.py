@@ -9,7 +9,7 @@ import fiddle as fdl
 from fiddle import printing
 
 import conversion
-from mtf.base.environment import resume_command
+from mtf.base.environment import more_steps, resume_command
 from mtf.config import codegen
 from mtf.config.run_dir import new_run_dir
 from mtf.storage import as_path
@@ -75,7 +75,7 @@ def _is_finished(lowered: fdl.Config) -> bool:
     print(
         f"{folder} is at step {step} of {lowered.total_steps}: nothing to train. "
         f"To train for more steps, run {resume_command(folder)} --engine t5x "
-        f"--set train_steps={step + 1000}",
+        f"--set train_steps={step + more_steps(step)}",
         flush=True,
     )
     return True

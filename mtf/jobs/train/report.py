@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import jax
 
-from mtf.base.environment import resume_command, trust_option
+from mtf.base.environment import more_steps, resume_command, trust_option
 from mtf.base.progress import Progress, count
 from mtf.checkpoints.steps import CHECKPOINTS, owed_evaluations
 from mtf.config import run_title
@@ -33,8 +32,7 @@ def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
     """Prints that a run is finished, and how to train for more steps."""
     restore = job.checkpoint.restore
     length = step - (restore.step or 0 if restore else 0)
-    more = math.ceil(float(f"{length / 4:.1g}"))  # a quarter, with one significant digit
-    early, change = "", f"train_steps={step + more}"
+    early, change = "", f"train_steps={step + more_steps(length)}"
     if step < job.train_steps:
         early = f", where training ended early because {job.early_stopping(step)}"
         change = "trainer.early_stopping_patience=None"
