@@ -93,7 +93,7 @@ def resume_command(run_dir: str | AnyPath) -> str:
 
 
 def more_steps(length: int) -> int:
-    """Returns a quarter of a run's steps, rounded to one significant digit, to suggest to a user."""
+    """Returns a quarter of a run's steps, to one significant digit, which a message suggests."""
     return math.ceil(float(f"{length / 4:.1g}"))
 
 
