@@ -160,7 +160,7 @@ def test_slurm_runs_a_job_of_two_tasks(
     assert main(["slurm", "--tasks-per-node", "2", "--", *command]) == 0
     said = capsys.readouterr().out
     job = said.split()[2].rstrip(":")
-    log = tmp_path / "slurm" / f"quickstart-{job}.log"
+    log = tmp_path / "slurm" / f"pretrain_text-{job}.log"
     assert f"log     slurm/pretrain_text-{job}.log" in said
     wait_for("", ["squeue", "--noheader"])
     assert "4 × cpu" in log.read_text(), log.read_text()
