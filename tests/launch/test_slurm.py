@@ -32,7 +32,7 @@ def test_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     directives = {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")}
     assert directives == {
         *("nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "time=1-00:00:00", "account=lab"),
-        *("job-name=quickstart", "output=slurm/pretrain_text-%j.log", "signal=TERM@300"),
+        *("job-name=quickstart", "output=slurm/quickstart-%j.log", "signal=TERM@300"),
         *("constraint=h100", "requeue", "open-mode=append"),
     }
     assert f"cd {shlex.quote(os.getcwd())}" in lines
@@ -160,8 +160,8 @@ def test_slurm_runs_a_job_of_two_tasks(
     assert main(["slurm", "--tasks-per-node", "2", "--", *command]) == 0
     said = capsys.readouterr().out
     job = said.split()[2].rstrip(":")
-    log = tmp_path / "slurm" / f"pretrain_text-{job}.log"
-    assert f"log     slurm/pretrain_text-{job}.log" in said
+    log = tmp_path / "slurm" / f"quickstart-{job}.log"
+    assert f"log     slurm/quickstart-{job}.log" in said
     wait_for("", ["squeue", "--noheader"])
     assert "4 × cpu" in log.read_text(), log.read_text()
     assert len(losses(tmp_path / "run")) == 3
