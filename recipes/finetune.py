@@ -204,10 +204,15 @@ def finetune(
 def _as_fraction(validation: str | float | None) -> tuple[str | None, float | None]:
     """Returns a pair of files or a split, and the fraction to hold out; at least one is None."""
     if isinstance(validation, str):
-        percentage = re.fullmatch(r"([\d.]+) *%", validation)
-        if percentage is None:
+        number = re.fullmatch(r"(\d*\.?\d+) *(%?)", validation)
+        if number is None:
             return validation, None
-        validation = float(percentage[1]) / 100
+        validation = float(number[1]) / (100 if number[2] else 1)
+    if validation is not None and not 0 < validation < 1:
+        raise UserError(
+            f"validation: the fraction {validation:g} is not between 0 and 1; expected, for "
+            "example, 0.05 or '5%'."
+        )
     return None, validation
 
 

@@ -90,6 +90,7 @@ OVERRIDES: list[tuple[str, list[str]]] = [
     ("checkpoint.save.dtype=float16", ["checkpoint.save.dtype", "Did you mean bfloat16"]),
     ("trainer.num_microbatches=3", ["batch_size 8", "num_microbatches 3", "Nearest: 6 or 9"]),
     ("checkpoint.save.keep=0", ["checkpoint.save: keep must be at least 1 or None, not 0"]),
+    ("optimizer.lr=0.1", ["no field lr. Did you mean optimizer.learning_rate,"]),
     ("num_samples=-1", ["num_samples must be at least 0, not -1"]),
     ("random_seed=18446744073709551617", ["random_seed must be in [0, 2**32)", "are 1."]),
     ("optimizer.learning_rate.base_learning_rate=-0.1", ["base_learning_rate", "not -0.1"]),
@@ -131,6 +132,12 @@ def test_override(refusal: Refusal, override: str, says: list[str]) -> None:
 )
 def test_arguments(refusal: Refusal, arguments: list[str], says: str) -> None:
     assert says in refusal(arguments)
+
+
+def test_a_setting_that_is_an_argument_of_the_recipe(refusal: Refusal) -> None:
+    said = refusal(["recipes.pretrain_text", "--set", "files=a.txt"])
+    assert "Train has no field files." in said
+    assert said.endswith("""Write "recipes.pretrain_text(files='a.txt')"\n""")
 
 
 # -------------------------------------------------------------------------------------- the data

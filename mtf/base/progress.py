@@ -76,7 +76,7 @@ class Progress:
           tokens: mean number of input and target positions per step.
           flops: mean number of FLOPs per step on all devices.
         """
-        self._loss = f"loss {loss_per_token:.4f}  accuracy {accuracy:.3f}"
+        self._loss = f"loss {loss_per_token:.4f}  token accuracy {accuracy:.3f}"
         self._seconds_per_step = seconds
         self._speed = f"{count(tokens / seconds)} tokens/s"
         if self.peak_flops:

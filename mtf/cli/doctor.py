@@ -14,7 +14,7 @@ import sys
 import tempfile
 import tomllib
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -128,8 +128,15 @@ def _extras() -> dict[str, list[str]]:
 
 def _missing(extra: str) -> str:
     """Returns an extra's missing packages and how to install them, or "" if none is missing."""
-    extras, missing = _extras(), []
-    for text in dict.fromkeys((*extras[""], *extras[extra])):
+    extras = _extras()
+    missing = list(_unmet((*extras[""], *extras[extra]), extra))
+    command = f"pip install '{_PROJECT}[{extra}]'"
+    return f"missing {', '.join(missing)}: {command}" if missing else ""
+
+
+def _unmet(requirements: Iterable[str], extra: str) -> Iterator[str]:
+    """Yields the requirements of an extra, and of the extras that they name, that are not met."""
+    for text in dict.fromkeys(requirements):
         needed = Requirement(text)
         if needed.marker and not any(needed.marker.evaluate({"extra": e}) for e in ("", extra)):
             continue
@@ -138,9 +145,12 @@ def _missing(extra: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             is_met = needed.name == _PROJECT  # The extra contains other extras.
         if not is_met:
-            missing.append(str(needed))
-    command = f"pip install '{_PROJECT}[{extra}]'"
-    return f"missing {', '.join(missing)}: {command}" if missing else ""
+            needed.marker = None
+            yield str(needed)
+        elif needed.name != _PROJECT:
+            found = importlib.metadata.requires(needed.name) or () if needed.extras else ()
+            for each in needed.extras:
+                yield from _unmet((text for text in found if "extra ==" in text), each)
 
 
 def _answer(url: str) -> str:

@@ -23,7 +23,7 @@ from mtf.base.progress import waiting
 from mtf.base.run_end import exit_status_of
 from mtf.cli import explain, flags
 from mtf.cli.command import exit_status
-from mtf.cli.unknown_flags import refusals
+from mtf.cli.unknown_flags import argument_hint, refusals
 from mtf.config import allowed, lookup, provenance
 from mtf.jobs.description import Description
 from mtf.storage import as_path
@@ -50,6 +50,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: s
         raise UserError(config_lib.summarize(refused)) from None
     config, problems = config_lib.try_overrides(config, options.overrides)
     allowed.name_modules(config)
+    recipe = next(iter(options.recipe), "")
+    problems = [f"{each}{argument_hint(each, recipe)}" for each in problems]
     problems += config_lib.find_problems(config)
     refused = refusals(options, parser, config)
     runs = options.dry_run or not flags.only_shows(options)

@@ -76,7 +76,7 @@ logging_steps: trainer.stats_period={v}
 logging_dir output_dir: model_dir={v}
 run_name: model_dir=runs/{v}
 overwrite_output_dir: - # A run is resumed if its model_dir exists. Set another model_dir.
-resume_from_checkpoint: python -m mtf.run --from {run}
+resume resume_from_checkpoint: python -m mtf.run --from {run}
 save_steps: (eval_period={v}) | checkpoint.save.period={v}
 save_strategy=no: checkpoint.save.period=None
 save_strategy: -
@@ -205,7 +205,7 @@ def _facts(flags: Mapping[str, str | None], config: fdl.Config) -> dict[str, Any
     text, prefix = given("text_column") or "inputs", given("source_prefix")
     inputs = f"{prefix}{{{text}}}" if prefix else text
     dataset, subset = given("dataset_name"), given("dataset_config_name")
-    run, metric = given("resume_from_checkpoint"), given("metric_for_best_model") or ""
+    run, metric = given("resume_from_checkpoint", "resume"), given("metric_for_best_model") or ""
     optimizer = (
         "optimizer=@mtf.training.{}(learning_rate=@mtf.builders.schedule.constant(learning_rate={}))"
     ).format

@@ -98,6 +98,16 @@ def refusals(
     return messages
 
 
+def argument_hint(problem: str, recipe: str) -> str:
+    """Returns a hint if a refused `NAME=VALUE` names an argument of the recipe, otherwise ""."""
+    name, _, rest = problem.partition("=")
+    value, _, reason = rest.partition(": ")
+    if f"has no field {name}." not in reason:
+        return ""
+    call = lookup.with_argument(recipe, name, _literal(value))
+    return f" {name} is an argument of the recipe. Write {quoted(call)}" if call else ""
+
+
 def _similar(recipe: str) -> fdl.Config:
     """Returns the config of a recipe with data that come with mtf, or else of `finetune`."""
     try:

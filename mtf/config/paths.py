@@ -112,7 +112,8 @@ def nearest_paths(path: str, known: Iterable[str]) -> list[str]:
     for each in known:
         by_last.setdefault(each.rpartition(".")[2], []).append(each)
     found: list[str] = []
-    for last in difflib.get_close_matches(path.rpartition(".")[2], by_last):
+    wanted = path.rpartition(".")[2]
+    for last in difflib.get_close_matches({"lr": "learning_rate"}.get(wanted, wanted), by_last):
         by_last[last].sort(key=lambda each: (not each.endswith(f".{path}"), each.count(".")))
         found += by_last[last]
     return found[:3]

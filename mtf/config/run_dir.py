@@ -30,6 +30,7 @@ from mtf.config.paths import format_path, parse_path
 from mtf.storage import AnyPath, as_path, is_remote, remove_tree
 
 CONFIG_FILE = "config.json"
+_MAX_ALLOWED = 8  # With more changes, it is another run.
 
 
 def new_run_dir(recipe_name: str) -> str:
@@ -143,9 +144,10 @@ def check_resume(
     if refused:
         lines = "".join(f"\n  {change}" for change in refused)
         names = " ".join(f"--allow {format_path(change.path)}" for change in refused)
+        allow_them = f", or allow the changes with {names}" * (len(refused) <= _MAX_ALLOWED)
         raise UserError(
             f"{run_dir} contains a run with another config. These changes would alter its training:"
-            f"{lines}\nStart a new run with another model_dir, or allow the changes with {names}"
+            f"{lines}\nStart a new run with another model_dir{allow_them or '.'}"
         )
 
 

@@ -13,6 +13,7 @@ from mtf.data.sources.datasets import (
     Rows,
     check_downloaded,
     open_all,
+    open_split,
 )
 from mtf.data.sources.records import RecordSource
 from mtf.data.tasks.columns import FromColumns
@@ -107,9 +108,10 @@ def open_datasets(data: TaskMixtureConfig, *, download: bool = True) -> dict[str
 def check_datasets(data: TaskMixtureConfig) -> str:
     """Checks that the datasets of a mixture's tasks are available, and returns a summary.
 
-    Raises UserError if a task has no dataset (unless `data.allow_missing_tasks` is set), or if a
-    custom task fails on the first record of its dataset. Raises NotCheckedError if any dataset is
-    on the Hugging Face hub and has not been downloaded.
+    Raises UserError if a task has no dataset (unless `data.allow_missing_tasks` is set), if the
+    evaluation split of a task consists of files that do not exist, or if a custom task fails on the
+    first record of its dataset. Raises NotCheckedError if any dataset is on the Hugging Face hub
+    and has not been downloaded.
     """
     tasks = [task for task, _ in open_mixture(data).tasks]
     name, num_tasks = data.mixture_or_task_name, len(tasks)
@@ -118,7 +120,11 @@ def check_datasets(data: TaskMixtureConfig) -> str:
     check_missing(name, num_tasks, missing, data.allow_missing_tasks)
     check_downloaded(name, list(opened.values()))
     for task in tasks:
+        if task.records is not None and (split := data.eval_split) in task.splits:
+            open_split(*task.source_of(str(split)))
         rows = opened.get(task.name)
+        if isinstance(task, RowTask):
+            task.check_metrics()
         if task.is_custom and isinstance(rows, Rows):
             list(task.examples(rows.rows(0, 1), data.split))
     return f"{name}: {num_tasks - len(missing)} of {num_tasks} tasks, from local datasets"

@@ -147,7 +147,7 @@ def _document_of(data: HubStreamConfig, split: Split) -> Callable[[Mapping[str, 
 
     def pair(row: Mapping[str, Any]) -> Pair:
         try:
-            return Pair(**columns(row))
+            return Pair(**columns.texts(row))
         except UserError as error:
             raise UserError(f"{split.name}: {error}") from error
 

@@ -15,6 +15,7 @@ from mtf.data.examples import Example
 from mtf.data.mixtures import open_mixture
 from mtf.data.settings import AnyData, TaskMixtureConfig
 from mtf.data.sources.datasets import SEQIO
+from mtf.data.tasks.registry import RowTask
 from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import Vocabulary
 from mtf.evaluation import metrics
@@ -263,6 +264,8 @@ def comparison(
                 f"but {task.name} has no fixed answer choices; set evaluator.metrics=None to use "
                 "each task's metrics."
             )
+        if isinstance(found, RowTask):
+            found.check_metrics()
         names = tuple(n for n in names if metrics.find(n).compares == "text")
     return Compared(metrics=names or _DEFAULT_METRICS, scorer=scorer)
 

@@ -85,7 +85,8 @@ class LossEvaluation:
             summary = summarize(sums)
             loss, accuracy = summary["loss_per_target_token"], summary["accuracy"]
             measured |= self.files[f"{self.kind}/{name}"].write(step, summary)
-            self.progress.note(f"step {step}  {name}: loss {loss:.4f}  accuracy {accuracy:.3f}")
+            scores = f"loss {loss:.4f}  token accuracy {accuracy:.3f}"
+            self.progress.note(f"step {step}  {name}: {scores}")
             if not math.isfinite(loss):
                 self.progress.note(
                     f"step {step}  {name}: the loss is not finite, although the training loss is "

@@ -200,7 +200,8 @@ class TrainLoop:
         if is_first:
             return text
         inputs, targets = _lengths(batch)
-        return f"step {step}: rows of {inputs}/{targets} tokens, {text}"
+        size = f"step {step}: the first batch whose rows are trimmed to {inputs}/{targets} tokens"
+        return f"{size} (trainer.trim_padding), {text}"
 
     def _enter(self, phase: str, step: int) -> None:
         """Records what this process is doing, and that it makes progress."""

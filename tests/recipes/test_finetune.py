@@ -15,7 +15,7 @@ import pytest
 
 import conversion
 import recipes
-from mtf import builders, convert
+from mtf import builders, convert, run
 from mtf import config as config_lib
 from mtf.base import environment
 from mtf.base.errors import UserError
@@ -449,7 +449,7 @@ def test_the_batch_size_is_that_of_the_memory_and_kept_on_resume(
         ({"train": "pairs.tsv", "warmup": 1000}, "fewer than 1000 steps, not 1000"),
         (
             {"train": "pairs.tsv", "validation": 1.5},
-            "held_out must be .* less than 1 or None, not 1.5",
+            "validation: the fraction 1.5 is not between 0 and 1",
         ),
         ({"train": "pairs.tsv", "steps": 5, "epochs": 2}, "steps and epochs are both set"),
         ({"mixture": "t0_train", "validation": "5%"}, "validation needs files or a dataset"),
@@ -471,6 +471,29 @@ def test_mistakes(
     monkeypatch.chdir(folder)
     with pytest.raises(UserError, match=says):
         recipes.finetune(**{"checkpoint": "hf", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("validation='pairs.tvs'", "pairs.tvs does not exist in .* Did you mean pairs.tsv"),
+        ("validation='pairs.tsv', metrics='f1'", "f1 compares classes; set answer_choices .*'yes'"),
+    ],
+)
+def test_mistakes_in_validation_data(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    says: str,
+) -> None:
+    """The dry run and the run refuse them alike, and nothing is written."""
+    monkeypatch.chdir(folder)
+    recipe = f"recipes.finetune(checkpoint='hf', train='pairs.tsv', batch_size=2, {arguments})"
+    for given in (["--dry-run"], ["--set", "model_dir=refused"]):
+        assert run.main([recipe, *given]) == 2
+        assert re.search(says, capsys.readouterr().err)
+    assert not (folder / "refused").exists()
 
 
 # ------------------------------------------------------------------------------------------- runs

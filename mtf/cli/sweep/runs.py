@@ -78,7 +78,10 @@ def run_sweep(
                 break
             failed |= not finished
     study.write_results()
-    print(*map("  ".join, study.results()), f"results in {folder / TABLE}", sep="\n")
+    results = study.results()
+    widths = [max(map(len, column)) for column in zip(*results, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in results]
+    print(*lines, f"results in {folder / TABLE}", sep="\n")
     if interrupts.number:
         again = shlex.join([*arguments, "--set", f"model_dir={folder}"])
         print(f"{interrupts.requested}: to resume, add the same --sweep: python -m mtf.run {again}")

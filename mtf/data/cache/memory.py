@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from mtf.data.tasks.mixtures import Mixture
 from mtf.data.tasks.task import Task
 from mtf.data.text.vocabularies import Vocabulary
 
+_logger = logging.getLogger(__name__)
 _ROWS_PER_TICK = 1000
 
 
@@ -80,6 +82,8 @@ class MemoryCache:
         except MissingDatasetError as error:
             if split == "train":
                 self._absent[task.name] = str(error)
+            elif task.records is not None:  # The user has named these files.
+                raise
             self.missing_splits.setdefault(split, str(error))
             return
         info = self._tasks[task.name]
@@ -95,6 +99,9 @@ class MemoryCache:
                 if content.num_rows % _ROWS_PER_TICK == 0:
                     advance(_ROWS_PER_TICK)
         num_bytes = sum(map(len, records))
+        if task.is_custom and content.num_dropped:
+            number = f"{content.num_dropped:,} of {content.num_rows:,} records"
+            _logger.warning("%s (%s): %s make no example", task.name, split, number)
         content.shards.append(ShardInfo("memory", len(records), num_bytes, checksum))
         info.splits[split] = content
         self._records[task.name, split] = records

@@ -235,9 +235,11 @@ class CachedMixture:
             if isinstance(self.cache, MemoryCache) and split in self.cache.missing_splits:
                 raise NoExamplesError(self.cache.missing_splits[split])
             splits = list(dict.fromkeys(s for info, _ in found for s in info.splits))
+            others = f"; available splits: {', '.join(splits) or 'none'}."
+            others += did_you_mean_split(split, splits)
             raise NoExamplesError(
-                f"{self.cache.where} has no examples of {name} in split {split}; available "
-                f"splits: {', '.join(splits) or 'none'}.{did_you_mean_split(split, splits)}"
+                f"{self.cache.where} has no examples of {name} in split {split}"
+                f"{'.' if split in splits else others}"
             )
         _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
         self.num_examples = sum(task.num_examples for task in self.tasks)

@@ -125,7 +125,7 @@ def _open(path: Path, tsv_columns: tuple[str, ...] | None) -> Rows:
         )
     if suffix == ".parquet":
         return open_parquet(path)
-    content = read_content(path, "source")
+    content = read_content(path, "files")
     if suffix == ".json" and content[:64].removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         return _read_list(path, bytes(content))
     lines = Lines(path, content, blank=b" \r\n")

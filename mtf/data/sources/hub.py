@@ -125,8 +125,8 @@ def download_model(source: str, choose: Callable[[list[str]], list[str]]) -> Pat
     except (OSError, ValueError) as error:
         raise UserError(
             f"{missing}The Hugging Face hub cannot provide the model {repository}"
-            f"{f' at revision {revision}' if revision else ''} ({_first_line(error)})."
-            f"{no_hub_hint()}"
+            f"{f' at revision {revision}' if revision else ''}"
+            f"{'.' if (hint := no_hub_hint()) else f' ({_first_line(error)}).'}{hint}"
         ) from error
 
 

@@ -18,8 +18,8 @@ DataFiles: TypeAlias = str | tuple[str, ...] | dict[str, str | tuple[str, ...]] 
 # Subsets are opened concurrently because opening a hundred in sequence would take minutes.
 _NUM_REQUESTS = 8
 _LOCAL_FILES = (
-    " To train on local files instead, set data.dataset to 'text', 'json' or 'parquet' and "
-    "data.data_files to the files, or pass files=… to the recipe."
+    " A local mirror cannot be streamed. To stream local files, set data.dataset to 'text', 'json' "
+    "or 'parquet' and data.data_files to the files."
 )
 
 

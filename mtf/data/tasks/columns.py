@@ -31,7 +31,12 @@ class FromColumns:
         """A text that identifies this function by its column names or templates."""
         return f"inputs {self.inputs!r}, targets {self.targets!r}"
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, str]:
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, str] | None:
+        """Returns the inputs and targets of a record, or None if either is empty."""
+        made = self.texts(row)
+        return made if all(map(str.strip, made.values())) else None
+
+    def texts(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Returns the inputs and targets of a record; raises UserError if a column is missing."""
         return {"inputs": _text(self.inputs, row), "targets": _text(self.targets, row)}
 
@@ -72,7 +77,9 @@ def _filled(name: str, row: Mapping[str, Any]) -> str:
 
 def _no_column(name: str, row: Mapping[str, Any]) -> UserError:
     hint = did_you_mean(name, row)
-    if name in ("inputs", "targets"):  # the defaults of `recipes.finetune`
+    if any(len(each) > 40 for each in row):
+        hint = " These are not names: the first line of a CSV or TSV file must name the columns."
+    elif name in ("inputs", "targets"):  # the defaults of `recipes.finetune`
         inputs, targets = ["COLUMN", "COLUMN", *row][-2:]
         hint = (
             f" Name the columns: template='{inputs} ||| {targets}', or a text with columns: "

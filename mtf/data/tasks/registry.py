@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from mtf.base.errors import UserError, did_you_mean
 from mtf.data.sources.datasets import Part, Source
 from mtf.data.sources.records import CUSTOM, RecordSource
+from mtf.data.tasks.metrics import METRICS
 from mtf.data.tasks.objectives import Objective
 from mtf.data.tasks.task import SAME_SPLITS, SCORE_EVAL, Task, VocabularyName, rank_examples
 
@@ -64,6 +65,15 @@ class RowTask(Task):
     answer_choices: tuple[str, ...] | None = None
     module: str | None = None
     held_out: float | None = None
+
+    def check_metrics(self) -> None:
+        """Raises UserError if a metric compares classes, but there are no answer choices."""
+        for name in self.metric_names if self.answer_choices is None else ():
+            if name in METRICS and METRICS[name].compares == "class":
+                raise UserError(
+                    f"task {self.name}: the metric {name} compares classes; set answer_choices "
+                    "(--set \"data.task.answer_choices=('no', 'yes')\") to all possible targets"
+                )
 
     @classmethod
     def of_source(

@@ -230,9 +230,13 @@ def _check_measured(
         measured[f"inference_eval/{each.name}"] = each.scores
     names = [f"{kind}/{metric}" for kind, metrics in measured.items() for metric in metrics]
     if name not in names:
+        split = getattr(job.data, "eval_split", None)
+        reason = f"nothing is evaluated, because the data has no split {split!r}."
+        if len(measured) > 1 or split is None:
+            reason = f"the names of its metrics begin with {', '.join(measured)}."
+            reason += did_you_mean(name, names)
         raise UserError(
-            f"checkpoint.save.metric_name_to_monitor: this run does not measure {name}; the names "
-            f"of its metrics begin with {', '.join(measured)}.{did_you_mean(name, names)}"
+            f"checkpoint.save.metric_name_to_monitor: this run does not measure {name}; {reason}"
         )
     for held_out, batches in evaluations.items():
         if name.startswith(f"training_eval/{held_out}/") and next(iter(batches()), None) is None:
