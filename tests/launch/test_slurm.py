@@ -187,7 +187,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     host = socket.gethostname().partition(".")[0]
     config.write_text(CONFIG.format(host=host, user="root", folder=folder, ports=ports))
     (folder / "gres.conf").write_text("Name=gpu File=/dev/tty[0-7]\n")
-    monkeypatch.setenv("SLURM_CONF", str(config))
+    variables = {"SLURM_CONF": config, "PYTHONPATH": small.ROOT, "JAX_PLATFORMS": "cpu"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
     daemons = [
         subprocess.Popen([name, "-D"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for name in ("slurmctld", "slurmd")
@@ -212,20 +214,23 @@ def wait_for(expected: str, command: list[str], seconds: float = 180) -> None:
     raise AssertionError(f"{command} prints {done.stdout}{done.stderr}, not {expected}")
 
 
+def submit(command: list[str], *options: str) -> tuple[str, Path]:
+    """Submits a job of two tasks with the name `job`; returns its id and its log."""
+    options = ("--tasks-per-node", "2", "--job-name", "job", *options)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["slurm", *options, "--", *command]) == 0
+    job = said.getvalue().split()[2].rstrip(":")
+    assert f"log     slurm/job-{job}.log" in said.getvalue()
+    return job, Path("slurm", f"job-{job}.log")
+
+
 @pytest.mark.slow
 def test_slurm_runs_a_job_of_two_tasks(
-    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(small.ROOT))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
-    command = small.arguments(small.write_text(tmp_path), train_steps=3, model_dir="run")
-    assert main(["slurm", "--tasks-per-node", "2", "--", *command]) == 0
-    said = capsys.readouterr().out
-    job = said.split()[2].rstrip(":")
-    log = tmp_path / "slurm" / f"quickstart-{job}.log"
-    assert f"log     slurm/quickstart-{job}.log" in said
+    _, log = submit(small.arguments(small.write_text(tmp_path), train_steps=3, model_dir="run"))
     wait_for("", ["squeue", "--noheader"])
     assert "4 × cpu" in log.read_text(), log.read_text()
     assert len(losses(tmp_path / "run")) == 3
@@ -233,18 +238,13 @@ def test_slurm_runs_a_job_of_two_tasks(
 
 @pytest.mark.slow
 def test_a_job_continues_after_its_time_limit(
-    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(small.ROOT))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(slurm_target, "_SECONDS_TO_SAVE", 60)
     command = small.arguments(small.write_text(tmp_path), train_steps=1000, model_dir="run")
     command[0] = f"{Path(__file__).with_name('slow_data.py')}:waits(seconds=1.0)"
-    options = ["--tasks-per-node", "2", "--time", "3", "--job-name", "slow"]
-    assert main(["slurm", *options, "--", *command]) == 0
-    job = capsys.readouterr().out.split()[2].rstrip(":")
-    log = tmp_path / "slurm" / f"slow-{job}.log"
+    job, log = submit(command, "--time", "3")
     wait_for("1", ["grep", "-c", "^resuming from step", str(log)], seconds=400)
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
     wait_for("", ["squeue", "--noheader"])
@@ -272,7 +272,6 @@ def test_the_tasks_of_a_node_use_all_gpus(slurm: None, options: str, gpus: set[s
     )
     done = subprocess.run(
         ["srun", "--ntasks=2", options, sys.executable, "-c", code],
-        env=small.environment_variables(),
         capture_output=True,
         text=True,
         check=True,

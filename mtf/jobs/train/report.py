@@ -115,7 +115,8 @@ def print_end(
     if jax.process_index() != 0:
         return
     decoded = () if evaluator is None else evaluator.names
-    plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
+    best_step = None if best is None else int(best[0].name.rpartition("_")[2])
+    plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded, best_step)
     metric, used, where = job.checkpoint.save.metric_name_to_monitor, run_dir, ""
     if best is not None:
         used = best[0]
