@@ -261,7 +261,7 @@ def plot_curves(
         for task in decoded
         for name, curve in _curves(run_dir / "inference_eval" / task).items()
     }
-    panels = {f"loss{', with z-loss' * has_z_loss} (nats per target token)": losses}
+    panels = {f"loss{' with z-loss' * has_z_loss}\n(nats per target token)": losses}
     if scores:
         panels["metrics of decoded text"] = scores
     figure = new_figure(7, 1 + 2.5 * len(panels))

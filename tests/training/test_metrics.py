@@ -68,7 +68,7 @@ def test_the_plot_shows_a_run_with_a_single_point(
     [figure] = drawn
     assert figure.get_suptitle() == "my_recipe"
     losses, decoded = figure.axes
-    assert losses.get_ylabel() == "loss (nats per target token)"
+    assert losses.get_ylabel() == "loss\n(nats per target token)"
     train, evaluation = losses.get_lines()
     assert [line.get_label() for line in (train, evaluation)] == ["train", "evaluation: held_out"]
     assert train.get_xydata().tolist() == evaluation.get_xydata().tolist() == [[2.0, 1.5]]
@@ -96,7 +96,7 @@ def test_the_plot_marks_the_best_checkpoint_and_says_what_the_loss_contains(
     monkeypatch.setattr(metrics, "write_figure", lambda figure, file: drawn.append(figure))
     plot_curves(tmp_path, "my_recipe", [], ["held_out"], best=1)
     losses, decoded = drawn[0].axes
-    assert losses.get_ylabel() == "loss, with z-loss (nats per target token)"
+    assert losses.get_ylabel() == "loss with z-loss\n(nats per target token)"
     for axes in (losses, decoded):
         line = axes.get_lines()[-1]
         assert line.get_label() == "best checkpoint"
