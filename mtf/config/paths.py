@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fiddle as fdl
 
-from mtf.base.errors import UserError
+from mtf.base.errors import UserError, nearest
 
 Path = tuple[Any, ...]
 """The steps from the root: field names, dict keys, and indices of lists and tuples."""
@@ -112,7 +111,7 @@ def nearest_paths(path: str, known: Iterable[str]) -> list[str]:
     for each in known:
         by_last.setdefault(each.rpartition(".")[2], []).append(each)
     found: list[str] = []
-    for last in difflib.get_close_matches(path.rpartition(".")[2], by_last):
+    for last in nearest(path.rpartition(".")[2], by_last, cutoff=0.6):
         by_last[last].sort(key=lambda each: (not each.endswith(f".{path}"), each.count(".")))
         found += by_last[last]
     return found[:3]
