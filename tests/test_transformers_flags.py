@@ -197,6 +197,7 @@ def test_a_launch_line_of_run_summarization(
     ((_, call, *words),) = write_instead(message, "")
     assert message.endswith("random_seed=3\n")
     assert call.startswith("recipes.finetune(checkpoint='hf', train='pairs.csv', ")
+    assert "Adafactor" not in message  # The learning rate is for AdamW.
     assert main([call, *words]) == 0
     shown = set(capsys.readouterr().out.splitlines())
     assert {
@@ -219,6 +220,21 @@ LAUNCH = """--model_name_or_path hf --train_file {} --num_train_epochs 3 --lr 1e
     --report_to wandb --output_dir out --eval_on_start --seed 3 --load_best_model_at_end"""
 SETTINGS = """--set model.network.dtype=bfloat16 trackers=@mtf.training.trackers.Wandb model_dir=out
     trainer.run_eval_before_training=True random_seed=3"""
+
+
+def test_a_launch_line_without_a_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["--model_name_or_path", "hf", "--train_file", "pairs.csv", "--seed", "3"]) == 2
+    message = capsys.readouterr().err
+    (words,) = write_instead(message, "")
+    call = "recipes.finetune(checkpoint='hf', train='pairs.csv')"
+    assert words[:-2] == ["mtf.run", call, "--set", "random_seed=3"]
+    assert main(words[1:]) == 0
+    capsys.readouterr()
+    assert main(["--model_name_or_path", "hf"]) == 2
+    assert "python -m mtf.run \"recipes.finetune(checkpoint='hf')\"" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", ["pairs.csv", "nowhere.csv"])

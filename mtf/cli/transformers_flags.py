@@ -108,9 +108,7 @@ dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_
 # For recipes.finetune. The other flags are those of `_TRAIN`.
 _FINETUNE = """
 num_train_epochs epochs: (epochs={v})
-learning_rate lr: (learning_rate={v})
-    # The default is Adafactor at 0.001. A rate of Seq2SeqTrainer is for optimizer='adamw',
-    schedule='linear'.
+learning_rate lr: (learning_rate={v}) # {rate}
 eval_strategy=epoch evaluation_strategy=epoch:
     evaluator.period={epoch}; trainer.eval_period={epoch}; checkpoint.save.period={epoch}
     | trainer.eval_period={epoch}; checkpoint.save.period={epoch} | -
@@ -134,6 +132,10 @@ max_target_length generation_max_length val_max_target_length: decoding.max_leng
 generation_num_beams num_beams: decoding={decoding}
 do_predict: -
 """
+_ADAFACTOR = (
+    "The default is Adafactor at 0.001. A rate of Seq2SeqTrainer is for optimizer='adamw', "
+    "schedule='linear'."
+)
 _SCHEDULES = {"constant_with_warmup": "constant", "inverse_sqrt": "rsqrt"}
 _OFF = ("False", "false")
 
@@ -164,9 +166,11 @@ def translate(
     text, _, note = found.partition(" # ")
     if value in _OFF and "{v}" not in text:
         text = "-"
-    filled = {"v": value, **_facts(given, config)}
+    is_adamw = "adamw" in f"{recipe} {given.get('optim')}"
+    filled = {"v": value, "rate": "" if is_adamw else _ADAFACTOR, **_facts(given, config)}
     proposals = [each.format_map(filled) for each in text.split(" | ")]
-    return f" {note.format_map(filled)}" if note else "", proposals
+    note = note.format_map(filled)
+    return f" {note}" if note else "", proposals
 
 
 def _entries(table: str) -> dict[str, str]:
