@@ -133,8 +133,7 @@ def test_sbatch_is_missing_or_refuses(
     program.write_text("#!/bin/sh\necho 'sbatch: error: invalid account' >&2\nexit 1\n")
     program.chmod(0o755)
     assert main(["slurm", *COMMAND, "batch_sise=3"]) == 2
-    said = "error: batch_sise=3: Train has no field batch_sise. "
-    said += "Did you mean batch_size or auto_find_batch_size?\n"
+    said = "error: batch_sise=3: Train has no field batch_sise. Did you mean batch_size?\n"
     assert capsys.readouterr().err == said
     assert not (tmp_path / "slurm").exists()
     assert main(["slurm", *COMMAND]) == 1

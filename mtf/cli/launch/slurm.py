@@ -40,13 +40,7 @@ _OPTIONS = (
     ("cpus-per-task", int, "N", "CPU cores per process"),
     ("partition", str, "NAME", "partition"),
     ("account", str, "NAME", "account"),
-    (
-        "time",
-        str,
-        "[DAYS-]HH:MM:SS",
-        "time limit; 5 minutes earlier, the run saves and stops, and "
-        "with a model_dir, the job is queued again",
-    ),
+    ("time", str, "[DAYS-]HH:MM:SS", "time limit; the run saves and stops 5 minutes earlier"),
 )
 
 
