@@ -5,6 +5,7 @@ from __future__ import annotations
 import fiddle as fdl
 
 from mtf import builders
+from mtf.base.errors import UserError
 from mtf.data import ByteVocabulary, SpanCorruption, TaskMixtureConfig, TextFilesConfig
 from mtf.evaluation import InferEvalConfig
 from mtf.jobs import Train
@@ -30,6 +31,8 @@ def quickstart(train_steps: int = 400, batch_size: int = 64) -> fdl.Config[Train
       train_steps: number of updates.
       batch_size: number of dates in a batch.
     """
+    if not isinstance(train_steps, int):
+        raise UserError(f"train_steps: expected int, got {train_steps!r}.")
     decay = fdl.Config(
         ScheduleConfig,
         "linear_decay",

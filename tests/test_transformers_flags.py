@@ -197,6 +197,7 @@ def test_a_launch_line_of_run_summarization(
     ((_, call, *words),) = write_instead(message, "")
     assert message.endswith("random_seed=3\n")
     assert call.startswith("recipes.finetune(checkpoint='hf', train='pairs.csv', ")
+    assert "Adafactor" not in message  # The learning rate is for AdamW.
     assert main([call, *words]) == 0
     shown = set(capsys.readouterr().out.splitlines())
     assert {
@@ -221,6 +222,21 @@ SETTINGS = """--set model.network.dtype=bfloat16 trackers=@mtf.training.trackers
     trainer.run_eval_before_training=True random_seed=3"""
 
 
+def test_a_launch_line_without_a_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["--model_name_or_path", "hf", "--train_file", "pairs.csv", "--seed", "3"]) == 2
+    message = capsys.readouterr().err
+    (words,) = write_instead(message, "")
+    call = "recipes.finetune(checkpoint='hf', train='pairs.csv')"
+    assert words[:-2] == ["mtf.run", call, "--set", "random_seed=3"]
+    assert main(words[1:]) == 0
+    capsys.readouterr()
+    assert main(["--model_name_or_path", "hf"]) == 2
+    assert "python -m mtf.run \"recipes.finetune(checkpoint='hf')\"" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("file", ["pairs.csv", "nowhere.csv"])
 def test_the_whole_command_does_not_depend_on_the_data(
     file: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -229,9 +245,12 @@ def test_the_whole_command_does_not_depend_on_the_data(
     assert main(["recipes.finetune", *LAUNCH.format(file).split()]) == 2
     message = capsys.readouterr().err
     (words,) = write_instead(message, "")
-    call = f"recipes.finetune(checkpoint='hf', train='{file}', epochs=3, learning_rate=1e-3)"
+    call = (
+        f"recipes.finetune(checkpoint='hf', train='{file}', epochs=3, learning_rate=1e-3, "
+        "optimizer='adamw', schedule='linear')"
+    )
     assert words[:-2] == ["mtf.run", call, *SETTINGS.split()]
-    assert "--lr: The default is Adafactor at 0.001." in message
+    assert "--lr: Seq2SeqTrainer has AdamW and a linear schedule, mtf Adafactor" in message
     assert "The best checkpoint is always kept. Leave it out." in message
     assert ("nowhere.csv does not exist" in message) == (file == "nowhere.csv")
     assert "--help" not in message

@@ -47,9 +47,15 @@ def conversion_as_user_errors() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def nearest(name: str, options: Iterable[str]) -> list[str]:
-    """Returns up to three of the `options` that are similar to `name`, the most similar first."""
-    return difflib.get_close_matches(name, list(options), cutoff=0.5)
+def nearest(name: str, options: Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """Returns up to three of the `options` that are similar to `name`, the most similar first.
+
+    Leaves out options that are clearly less similar than the first. `cutoff`, from 0 to 1, is the
+    least similarity.
+    """
+    found = difflib.get_close_matches(name, list(options), cutoff=cutoff)
+    similar = [difflib.SequenceMatcher(None, each, name).ratio() for each in found]
+    return [each for each, ratio in zip(found, similar, strict=True) if ratio > similar[0] - 0.25]
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from mtf.cli.command import option_names
 
+_DATA_FILES = (".csv", ".json", ".jsonl", ".tsv", ".txt")
+
 
 class Flag(NamedTuple):
     """A command-line flag, with its name (including the dashes) and its value (None if missing)."""
@@ -60,6 +62,7 @@ def is_recipe_name(text: str) -> bool:
     """Returns whether a text looks like a recipe's name, such as `a.b`, `a.b(c=1)` or `a.py:b`."""
     name = text.partition("(")[0]
     dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+    dotted = dotted and not name.endswith(_DATA_FILES)
     return "=" not in name and (":" in name or dotted)
 
 

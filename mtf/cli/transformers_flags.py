@@ -108,9 +108,8 @@ dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_
 # For recipes.finetune. The other flags are those of `_TRAIN`.
 _FINETUNE = """
 num_train_epochs epochs: (epochs={v})
-learning_rate lr: (learning_rate={v})
-    # The default is Adafactor at 0.001. A rate of Seq2SeqTrainer is for optimizer='adamw',
-    schedule='linear'.
+learning_rate lr: (learning_rate={v}){as_trainer}
+    # Seq2SeqTrainer has AdamW and a linear schedule, mtf Adafactor at a constant 0.001.
 eval_strategy=epoch evaluation_strategy=epoch:
     evaluator.period={epoch}; trainer.eval_period={epoch}; checkpoint.save.period={epoch}
     | trainer.eval_period={epoch}; checkpoint.save.period={epoch} | -
@@ -164,8 +163,13 @@ def translate(
     text, _, note = found.partition(" # ")
     if value in _OFF and "{v}" not in text:
         text = "-"
-    filled = {"v": value, **_facts(given, config)}
+    has_optimizer, has_schedule = "optimizer" in recipe, "schedule" in recipe
+    as_trainer = " (optimizer=adamw)" * ("optim" not in given and not has_optimizer)
+    as_trainer += " (schedule=linear)" * ("lr_scheduler_type" not in given and not has_schedule)
+    filled = {"v": value, "as_trainer": as_trainer, **_facts(given, config)}
     proposals = [each.format_map(filled) for each in text.split(" | ")]
+    if "{as_trainer}" in text and not as_trainer:
+        note = ""
     return f" {note.format_map(filled)}" if note else "", proposals
 
 

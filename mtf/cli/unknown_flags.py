@@ -44,18 +44,20 @@ def refusals(
     if not options.unknown:
         return [] if failure is None else [failure]
     given = {_plain(flag.name): flag.value for flag in options.unknown}
-    recipe = next(iter(options.recipe), "")
+    if not (names := options.recipe) and options.from_dir is None:
+        names = ["recipes.finetune" if "model_name_or_path" in given else "RECIPE"]
+    recipe = next(iter(names), "")
     was_valid = is_known = config is not None
     config = config or _similar(recipe)
     call, settings, left = recipe, list[str](), list[Flag]()
     messages, notes = list[str](), dict[str, str]()  # Notes on the flags that are translated.
     for flag in options.unknown:
         note, proposals = translate(_plain(flag.name), flag.value or _VALUE, given, config, recipe)
-        argument = next(iter(proposals), "")
-        name, _, value = argument.removeprefix("(").removesuffix(")").partition("=")
+        text, changed = next(iter(proposals), ""), None
         try:
-            is_argument = argument.startswith("(")
-            changed = lookup.with_argument(call, name, _literal(value)) if is_argument else None
+            for argument in text[1:-1].split(") (") if text.startswith("(") else ():
+                name, _, value = argument.partition("=")
+                changed = lookup.with_argument(changed or call, name, _literal(value))
         except UserError as error:
             messages.append(f"There is no option {flag.name}.{note} {error}")
             continue
@@ -70,7 +72,7 @@ def refusals(
             failure = next(iter(_new_refusals(called, config if was_valid else None)), None)
             config, is_known = (config if was_valid and failure else called), True
         except UserError as error:
-            failure = str(error)
+            failure = str(error) if options.recipe else failure
         if was_valid and failure:
             messages.append(f"There is no option {', '.join(notes)}. {failure}")
             call, failure = recipe, None
@@ -86,15 +88,17 @@ def refusals(
             messages.append(f"There is no option {flag.name}.{hint}")
     messages = messages if failure is None else [failure, *messages]
     changes = ["--set", *map(quoted, settings)] if settings else []
-    if len(notes) == 1:
+    if len(notes) == 1 and names == options.recipe:
         ((name, note),) = notes.items()
         write = " ".join(changes) or quoted(call)
         messages.append(f"There is no option {name}.{note} Write {write}")
     elif notes:
         about = "".join(f"\n{name}:{note}" for name, note in notes.items() if note)
-        words = [quoted(call if word == recipe else word) for word in options.known]
+        known = options.known if names == options.recipe else [recipe, *options.known]
+        words = [quoted(call if word == recipe else word) for word in known]
         command = " ".join(["python -m mtf.run", *words, *changes])
-        messages.append(f"There are no options {', '.join(notes)}.{about}\nWrite: {command}")
+        start = "There is no option" if len(notes) == 1 else "There are no options"
+        messages.append(f"{start} {', '.join(notes)}.{about}\nWrite: {command}")
     return messages
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fiddle as fdl
 
-from mtf.base.errors import UserError
+from mtf.base.errors import UserError, nearest
 
 Path = tuple[Any, ...]
 """The steps from the root: field names, dict keys, and indices of lists and tuples."""
@@ -113,7 +112,8 @@ def nearest_paths(path: str, known: Iterable[str]) -> list[str]:
         by_last.setdefault(each.rpartition(".")[2], []).append(each)
     found: list[str] = []
     wanted = path.rpartition(".")[2]
-    for last in difflib.get_close_matches({"lr": "learning_rate"}.get(wanted, wanted), by_last):
+    wanted = {"lr": "learning_rate"}.get(wanted, wanted)
+    for last in nearest(wanted, by_last, cutoff=0.6):
         by_last[last].sort(key=lambda each: (not each.endswith(f".{path}"), each.count(".")))
         found += by_last[last]
     return found[:3]

@@ -19,11 +19,11 @@ COMMITS = {
     "airio": ("google/airio", "69897df7d9a427b947a9f7bb4164c7782b43e601"),
     "clu": ("google/CommonLoopUtils", "04ad2f9edbd5c80f2307746d15a947fea43cb5e5"),
 }
-# The second command installs packages that are not on PyPI. It uses `--no-deps`, because T5X
-# requires the latest commits of flax, optax and seqio.
+# The second command uses `--no-deps`, because T5X requires the latest commits of flax, optax and
+# seqio, and `--force-reinstall`, because pip would keep PyPI's clu, which has the same version.
 INSTALL = (
     "pip install 'mtf-jax[t5x]'",
-    "pip install --no-deps "
+    "pip install --force-reinstall --no-deps "
     + " ".join(f"'{n} @ git+https://github.com/{repo}@{c}'" for n, (repo, c) in COMMITS.items()),
 )
 

@@ -232,7 +232,11 @@ class _StoreFile:
 
 
 def plot_curves(
-    run_dir: AnyPath, title: str, evaluations: Iterable[str], decoded: Iterable[str]
+    run_dir: AnyPath,
+    title: str,
+    evaluations: Iterable[str],
+    decoded: Iterable[str],
+    best: int | None = None,
 ) -> AnyPath:
     """Plots the losses of a run, and below them its metrics of decoded text, in RUN_DIR/loss.png.
 
@@ -241,24 +245,23 @@ def plot_curves(
       title: the title of the plot.
       evaluations: the names of the evaluations that compute the loss.
       decoded: the names of the tasks whose decoded text is evaluated.
+      best: the step of the best checkpoint, if the run monitors a metric.
 
     Returns the path of the plot.
     """
     from matplotlib.ticker import MaxNLocator  # Importing Matplotlib is slow.
 
     folders = {"train": "train"} | {f"evaluation: {x}": f"training_eval/{x}" for x in evaluations}
-    losses = {
-        label: curve
-        for label, folder in folders.items()
-        for name, curve in _curves(run_dir / folder).items()
-        if name == "loss_per_target_token"
-    }
+    metrics = {label: _curves(run_dir / folder) for label, folder in folders.items()}
+    name = "loss_per_target_token"
+    losses = {label: curves[name] for label, curves in metrics.items() if name in curves}
+    has_z_loss = any(np.any(c["z_loss"][1] > 0) for c in metrics.values() if "z_loss" in c)
     scores = {
         f"{task}: {name}": curve
         for task in decoded
         for name, curve in _curves(run_dir / "inference_eval" / task).items()
     }
-    panels = {"loss (nats per target token)": losses}
+    panels = {f"loss{' with z-loss' * has_z_loss}\n(nats per target token)": losses}
     if scores:
         panels["metrics of decoded text"] = scores
     figure = new_figure(7, 1 + 2.5 * len(panels))
@@ -270,6 +273,8 @@ def plot_curves(
             marker, size = ("s", 6) if name == "train" else ("o", 4)
             marker = marker if len(steps) <= _MAX_MARKERS else ""
             axes.plot(steps, values, label=name, marker=marker, markersize=size)
+        if best is not None:
+            axes.axvline(best, label="best checkpoint", color="gray", linestyle=":")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
         if len(curves) <= _MAX_LABELS:

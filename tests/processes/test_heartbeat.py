@@ -172,12 +172,19 @@ SLURM = {
     "SLURM_STEP_NODELIST": "gpu[003-004]",
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     "SLURM_NTASKS": "4",
     "SLURM_PROCID": "3",
+    "SLURM_NODEID": "1",
     "SLURM_LOCALID": "1",
 }
-ONE_PER_NODE = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+ALL_GPUS = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "SLURM_GPUS_ON_NODE": "8"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
 TPU = {"TPU_WORKER_HOSTNAMES": "w-0.svc,w-1.svc", "TPU_WORKER_ID": "1"}
 LAUNCHED = {
     "MTF_COORDINATOR_ADDRESS": "host:700",
@@ -202,12 +209,6 @@ def explicit(address: str, count: int, index: int) -> dict[str, object]:
     ("environ", "source", "arguments"),
     [
         (SLURM, "SLURM", {"num_processes": 4, "local_device_ids": None}),
-        (ONE_PER_NODE, "SLURM", {"num_processes": 2, "local_device_ids": [0, 1, 2, 3]}),
-        (
-            {**SLURM, "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "2"},
-            "SLURM",
-            {"num_processes": 4, "local_device_ids": [0]},
-        ),
         (OPEN_MPI, "Open MPI", {"local_device_ids": None}),
         (TPU, "TPU_WORKER_HOSTNAMES", {}),
         (LAUNCHED, "MTF_COORDINATOR_ADDRESS", explicit("host:700", 3, 2)),
@@ -218,6 +219,27 @@ def test_environments(environ: dict[str, str], source: str, arguments: dict[str,
     found = find_processes(environ)
     assert found is not None
     assert (found.found_in, found.arguments) == (source, arguments)
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({**SLURM, **ALL_GPUS}, [4, 5, 6, 7]),
+        (
+            {**SLURM, **ALL_GPUS, "SLURM_STEP_TASKS_PER_NODE": "3,1", "SLURM_LOCALID": "0"},
+            list(range(8)),
+        ),
+        # Two GPUs per task, by --gpus-per-task, of the eight of this node.
+        ({**SLURM, **ALL_GPUS, "CUDA_VISIBLE_DEVICES": "6,7"}, [0, 1]),
+        # SLURM 22.05 sets no CUDA_VISIBLE_DEVICES with --gpu-bind=none.
+        ({**SLURM, "SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_TASK": "1"}, [1]),
+        ({**OPEN_MPI, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [2, 3]),
+    ],
+)
+def test_gpus(environ: dict[str, str], gpus: list[int]) -> None:
+    found = find_processes(environ)
+    assert found is not None
+    assert found.arguments["local_device_ids"] == gpus
 
 
 @pytest.mark.parametrize(

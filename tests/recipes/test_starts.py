@@ -311,3 +311,8 @@ def without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTF_CACHE", str(cache))
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_an_argument_of_a_wrong_type() -> None:
+    with pytest.raises(UserError, match=r"^train_steps: expected int, got 'many'\.$"):
+        recipes.quickstart(train_steps="many")  # type: ignore[arg-type]

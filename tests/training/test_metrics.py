@@ -68,7 +68,7 @@ def test_the_plot_shows_a_run_with_a_single_point(
     [figure] = drawn
     assert figure.get_suptitle() == "my_recipe"
     losses, decoded = figure.axes
-    assert losses.get_ylabel() == "loss (nats per target token)"
+    assert losses.get_ylabel() == "loss\n(nats per target token)"
     train, evaluation = losses.get_lines()
     assert [line.get_label() for line in (train, evaluation)] == ["train", "evaluation: held_out"]
     assert train.get_xydata().tolist() == evaluation.get_xydata().tolist() == [[2.0, 1.5]]
@@ -82,6 +82,25 @@ def test_the_plot_shows_a_run_with_a_single_point(
     assert accuracy.get_ydata()[0] == 25.0 and np.isnan(accuracy.get_ydata()[1])
     figure.canvas.draw()
     assert all(tick == round(tick) for tick in decoded.get_xticks())
+
+
+def test_the_plot_marks_the_best_checkpoint_and_says_what_the_loss_contains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (
+        f'{{"step": {step}, "loss_per_target_token": 1, "z_loss": {step}}}' for step in range(3)
+    )
+    _write(tmp_path / "train", *lines)
+    _write(tmp_path / "inference_eval" / "held_out", '{"step": 1, "accuracy": 25.0}')
+    drawn: list[Figure] = []
+    monkeypatch.setattr(metrics, "write_figure", lambda figure, file: drawn.append(figure))
+    plot_curves(tmp_path, "my_recipe", [], ["held_out"], best=1)
+    losses, decoded = drawn[0].axes
+    assert losses.get_ylabel() == "loss with z-loss\n(nats per target token)"
+    for axes in (losses, decoded):
+        line = axes.get_lines()[-1]
+        assert line.get_label() == "best checkpoint"
+        assert set(line.get_xdata()) == {1}
 
 
 def test_a_run_that_decodes_nothing_has_one_panel(

@@ -13,6 +13,7 @@ from mtf.base.errors import UserError
 
 # Environment variables that mtf launch sets. The options take precedence over them.
 ADDRESS, COUNT, INDEX = "MTF_COORDINATOR_ADDRESS", "MTF_PROCESS_COUNT", "MTF_PROCESS_INDEX"
+_GPUS = "/dev/nvidia[0-9]*"
 _OPTIONS = ("--coordinator-address", "--process-count", "--process-index")
 
 
@@ -60,10 +61,11 @@ def find_processes(
         return _explicit({name: environ.get(name) for name in (ADDRESS, COUNT, INDEX)})
     tasks = environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1"))
     if "SLURM_STEP_NODELIST" in environ and tasks != "1":
-        found = {"num_processes": int(tasks), "local_device_ids": _devices(environ)}
-        return ProcessInfo("SLURM", found)
+        devices = _devices(environ, int(environ["SLURM_LOCALID"]), _tasks_on_node(environ))
+        return ProcessInfo("SLURM", {"num_processes": int(tasks), "local_device_ids": devices})
     if environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        return ProcessInfo("Open MPI", {"local_device_ids": _devices(environ)})
+        rank, size = (int(environ[f"OMPI_COMM_WORLD_LOCAL_{name}"]) for name in ("RANK", "SIZE"))
+        return ProcessInfo("Open MPI", {"local_device_ids": _devices(environ, rank, size)})
     if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
         return ProcessInfo("TPU_WORKER_HOSTNAMES")
     return None
@@ -90,15 +92,29 @@ def _explicit(given: Mapping[str, str | None]) -> ProcessInfo | None:
     return ProcessInfo(next(iter(given)), {**arguments, "cluster_detection_method": "deactivate"})
 
 
-def _devices(environ: Mapping[str, str]) -> list[int] | None:
-    """Returns the GPUs of this process, or None to let JAX choose one GPU by the local rank.
+def _devices(environ: Mapping[str, str], rank: int, num_processes: int) -> list[int] | None:
+    """Returns which of the visible GPUs this process uses; None if there are fewer than processes.
 
-    JAX's choice would leave GPUs idle if a host has one process or SLURM assigns GPUs to tasks.
+    The processes of a node divide its GPUs, unless SLURM has assigned GPUs to each task. JAX would
+    use one GPU per process.
+
+    Args:
+      environ: the environment variables.
+      rank: the index of this process on its node.
+      num_processes: the number of processes on this node.
     """
-    nodes, tasks = environ.get("SLURM_STEP_NUM_NODES"), environ.get("SLURM_STEP_NUM_TASKS")
-    is_alone = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1" or nodes == tasks is not None
-    if not is_alone and "SLURM_GPUS_PER_TASK" not in environ:
-        return None
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = visible.split(",") if visible else glob.glob("/dev/nvidia[0-9]*")
-    return list(range(len(gpus))) or None
+    visible, of_node = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("SLURM_GPUS_ON_NODE")
+    gpus = len(visible.split(",")) if visible else int(of_node or len(glob.glob(_GPUS)))
+    if of_node is not None and gpus < int(of_node):  # SLURM has assigned GPUs to each task.
+        return list(range(gpus))
+    share = gpus // num_processes
+    return list(range(rank * share, (rank + 1) * share)) or None
+
+
+def _tasks_on_node(environ: Mapping[str, str]) -> int:
+    """Returns how many tasks of a SLURM step run on this node; "2(x3),1" describes four nodes."""
+    tasks: list[int] = []
+    described = environ["SLURM_STEP_TASKS_PER_NODE"]
+    for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", described):
+        tasks += [int(number)] * int(times or 1)
+    return tasks[int(environ["SLURM_NODEID"])]

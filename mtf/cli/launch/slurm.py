@@ -16,8 +16,22 @@ from mtf.base.progress import waiting
 from mtf.base.writing import write_atomically
 from mtf.config import recipe_name
 
-# SLURM sends SIGTERM this many seconds before the time limit, so that the run can save its state.
+# SLURM sends a signal this many seconds before the time limit, so that the run can save its state.
 _SECONDS_TO_SAVE = 300
+_QUEUED_AGAIN = """\
+export MTF_STOPPED_FAILS=1  # A run that saved its state and stopped has exit status 143.
+
+# Before the time limit, SLURM sends SIGUSR1 to this script. If the run stops, it is queued again.
+stop_and_requeue() {
+    scancel --signal=TERM "$SLURM_JOB_ID"
+    wait $!
+    status=$?
+    [ $status -ne 143 ] || scontrol requeue "$SLURM_JOB_ID"
+    exit $status
+}
+trap stop_and_requeue USR1
+
+"""
 
 _OPTIONS = (
     ("nodes", int, "N", "number of nodes"),
@@ -91,10 +105,11 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
             given["ntasks-per-node" if option == "tasks-per-node" else option] = str(value)
     given.setdefault("nodes", "1")
     given.setdefault("ntasks-per-node", str(options.gpus_per_node or 1))
+    # A job that is queued again resumes in the same run directory and appends to the same log.
+    resumes = any(text.startswith("model_dir=") for text in options.command)
     if options.time is not None:
-        given["signal"] = f"TERM@{_SECONDS_TO_SAVE}"
-    if any(text.startswith("model_dir=") for text in options.command):
-        # A requeued job resumes in the same run directory and appends to the same log.
+        given["signal"] = f"{'B:USR1' if resumes else 'TERM'}@{_SECONDS_TO_SAVE}"
+    if resumes:
         given |= {"requeue": "", "open-mode": "append"}
     for text in options.sbatch:
         option, _, value = text.removeprefix("--").partition("=")
@@ -113,10 +128,14 @@ def script(options: argparse.Namespace, name: str, folder: Path) -> str:
             )
         lines.append(f"#SBATCH --{option}" + f"={value}" * bool(value))
     command = shlex.join([sys.executable, "-m", "mtf.run", *options.command])
+    srun = f"srun --kill-on-bad-exit=1 {command}"
     return (
         "#!/bin/bash\n"
         + "".join(f"{line}\n" for line in lines)
         + f"\ncd {shlex.quote(os.getcwd())}\n"
+        # Since version 22.05, srun does not use the number that was given to sbatch.
+        + 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"\n' * ("cpus-per-task" in given)
+        + _QUEUED_AGAIN * resumes
         + "# Each task is a process of the run. SLURM's environment variables connect them.\n"
-        + f"exec srun --kill-on-bad-exit=1 {command}\n"
+        + (f"{srun} &\nwait $!\n" if resumes else f"exec {srun}\n")
     )

@@ -26,6 +26,7 @@ from mtf.training.trainer import Trainer
 
 # A sample with more characters is printed as a block, and a longer input is cut in a command.
 _MAX_LINE, _MAX_INPUT = 90, 60
+_MAX_TEXT = 300  # Longer texts of a block are cut.
 
 
 def print_finished(job: Train, run_dir: AnyPath, step: int) -> None:
@@ -115,7 +116,8 @@ def print_end(
     if jax.process_index() != 0:
         return
     decoded = () if evaluator is None else evaluator.names
-    plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded)
+    best_step = None if best is None else int(best[0].name.rpartition("_")[2])
+    plot = plot_curves(run_dir, run_title(run_dir), evaluations, decoded, best_step)
     metric, used, where = job.checkpoint.save.metric_name_to_monitor, run_dir, ""
     if best is not None:
         used = best[0]
@@ -159,7 +161,12 @@ def samples_text(samples: Sequence[Sample], is_compared: bool) -> str:
             for sample in samples
         )
         return "".join(lines) + "\n"
+    names = ("input      ", "true       ", "predicted  ")
     return "".join(
-        f"input      {sample.input}\ntrue       {sample.true}\npredicted  {sample.predicted}\n\n"
+        "".join(
+            f"{name}{text[:_MAX_TEXT]}{'…' * (len(text) > _MAX_TEXT)}\n"
+            for name, text in zip(names, sample, strict=True)
+        )
+        + "\n"
         for sample in samples
     )
