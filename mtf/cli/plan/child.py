@@ -79,7 +79,8 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     if machine.chip is not None:
         times, at_least = found["times"], found["times"]["at_least"]
         peak = machine.num_devices * machine.chip.peak_flops / machine.chip.devices
-        times["mfu"] = flops / (peak * at_least)
+        times["ideal"] = flops / peak
+        times["mfu"] = times["ideal"] / at_least
         times["tokens_per_second"] = tokens / at_least
         times["days"] = steps * at_least / 86400
     return found
