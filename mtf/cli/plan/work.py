@@ -40,13 +40,14 @@ def measure(
     Collectives of the same kind over the same mesh axes are combined in one row. The rows are
     sorted by `sent_bytes`, the minimum number of bytes that a device must send; `network_bytes` of
     these bytes go to other hosts. If `chip` is given, the result also contains `times`, in seconds.
-    `at_least` is a lower bound. It assumes that operations run one after another and overlap only
-    with asynchronous collectives, and that FLOPs, memory or collectives limit each operation.
+    `at_least` is a lower bound. It assumes that operations run one after another, and that FLOPs,
+    memory or collectives limit each of them. Asynchronous collectives overlap with operations, and
+    so do prefetches while the memory is idle.
     `estimate` is XLA's estimate, or None if there is none; to operations for which XLA has none, it
     adds the time in `at_least`. `by_part` contains the total time for FLOPs, memory, interconnect
     and network.
     """
-    flops = padded = moved = in_turn = estimated = 0.0
+    flops = padded = moved = in_turn = prefetching = idle = estimated = 0.0
     has_cycles = False
     rows: dict[tuple[Any, ...], np.ndarray] = collections.defaultdict(lambda: np.zeros(4))
     for each, times in running(program):
@@ -62,13 +63,16 @@ def measure(
         padded, moved = padded + times * busy, moved + times * bytes_
         if chip is None:
             continue
-        seconds = max(_seconds(chip, busy, bytes_, waited).values())
+        parts = _seconds(chip, busy, bytes_, waited)
+        if each.opcode in _PREFETCHES:
+            prefetching += times * parts["memory"]
+            continue
+        seconds = max(parts.values())
         in_turn += times * seconds
+        idle += times * (seconds - parts["memory"])
         cycles = int(each.backend_config.get("window_config", {}).get("estimated_cycles", 0))
         has_cycles |= cycles > 0
-        if cycles and chip.clock:
-            seconds = cycles / chip.clock
-        estimated += 0 if each.opcode in _PREFETCHES else times * seconds
+        estimated += times * (cycles / chip.clock if cycles and chip.clock else seconds)
     found: dict[str, Any] = {"flops": flops, "moved_bytes": moved}
     order = sorted((row for row in rows.items() if row[0][2] > 1), key=lambda row: -row[1][2])
     found["collectives"] = [
@@ -78,7 +82,11 @@ def measure(
     if chip is not None:
         by_part = _seconds(chip, padded, moved, sum(rows.values(), np.zeros(4)))
         found["times"] = {
-            "at_least": max(in_turn, by_part["interconnect"], by_part.get("network", 0)),
+            "at_least": max(
+                in_turn + max(0, prefetching - idle),
+                by_part["interconnect"],
+                by_part.get("network", 0),
+            ),
             "estimate": estimated if has_cycles and chip.clock else None,
             "by_part": by_part,
         }
