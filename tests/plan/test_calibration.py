@@ -82,6 +82,25 @@ def test_a_pallas_kernel_counts_as_its_cost_estimate_says(monkeypatch: pytest.Mo
     assert found["times"]["at_least"] == pytest.approx(1e-3, rel=0.01)
 
 
+def plan(capsys: pytest.CaptureFixture[str], target: str, *settings: str) -> dict[str, Any]:
+    """A plan of T5 1.1 large."""
+    assert main(["recipes.t5_1_1_large_c4", "--target", target, "--json", "--set", *settings]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@needs_cuda
+@pytest.mark.slow
+def test_less_recomputation_needs_as_much_memory_as_estimated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layers = [f"model.network.num_{side}_layers=6" for side in ("encoder", "decoder")]
+    policy = "model.network.remat_policy"
+    whole, none = (plan(capsys, "h100:1x1", *layers, f"{policy}={x}") for x in ("full", "none"))
+    assert none["with_less"] is None
+    assert whole["with_less"]["remat_policy"] == "none"
+    assert whole["with_less"]["needed_bytes"] == pytest.approx(none["needed_bytes"], rel=0.1)
+
+
 @needs_cuda
 @pytest.mark.slow
 def test_t5_large_takes_as_long_as_published_for_t5x_on_a100s(
@@ -91,7 +110,6 @@ def test_t5_large_takes_as_long_as_published_for_t5x_on_a100s(
     # large in bfloat16, 64 A100, 32 rows on each, 75.8 rows/s on each, with AdamW and no dropout.
     schedule = "@mtf.builders.schedule.constant(learning_rate=1e-4)"
     settings = ("batch_size=2048", f"optimizer=@mtf.training.AdamWConfig(learning_rate={schedule})")
-    command = ("recipes.t5_1_1_large_c4", "--target", "a100:8x8", "--json", "--set", *settings)
-    assert main(command) == 0
-    times = json.loads(capsys.readouterr().out)["times"]
-    assert times["at_least"] == pytest.approx(32 / 75.8, rel=0.25)
+    assert plan(capsys, "a100:8x8", *settings)["times"]["at_least"] == pytest.approx(
+        32 / 75.8, rel=0.25
+    )

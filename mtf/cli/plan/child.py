@@ -23,11 +23,15 @@ from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
 from mtf.cli.plan.targets import Target
 from mtf.data.packing import to_batch
+from mtf.models.settings import RematPolicy
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
 from mtf.training.sizes import least_bytes
 from mtf.training.trainer import Trainer
+
+# The part of a device's memory that a program may need by estimate.
+_USABLE = 0.9
 
 
 def main() -> None:
@@ -76,6 +80,9 @@ def _answer(target: str, config: str) -> dict[str, Any]:
         **_memory(memory.peak_bytes(compiled, machine.platform), parts),
         **work.measure(parse(compiled.as_text()), mesh.shape, host_of, machine.chip),
     }
+    with partitioner.in_force():
+        found["remat_policy"] = trainer.remat_policy(batch)
+        found["with_less"] = _with_less(trainer, batch, found, machine.memory)
     if machine.chip is not None:
         times, at_least = found["times"], found["times"]["at_least"]
         peak = machine.num_devices * machine.chip.peak_flops / machine.chip.devices
@@ -84,6 +91,23 @@ def _answer(target: str, config: str) -> dict[str, Any]:
         times["tokens_per_second"] = tokens / at_least
         times["days"] = steps * at_least / 86400
     return found
+
+
+def _with_less(
+    trainer: Trainer, batch: Any, found: Mapping[str, Any], available: int
+) -> dict[str, Any] | None:
+    """Returns the memory that a step would need with less recomputation; None if that is too much.
+
+    The result has the keys `remat_policy` and `needed_bytes`, which is an estimate: the memory of
+    the compiled program and of the activations that it recomputes now.
+    """
+    policies: tuple[RematPolicy, ...] = ("none", "minimal", "full")
+    now = trainer.saved_bytes(batch, found["remat_policy"])
+    for policy in policies[: policies.index(found["remat_policy"])]:
+        needed = found["needed_bytes"] + trainer.saved_bytes(batch, policy) - now
+        if needed <= _USABLE * available:
+            return {"remat_policy": policy, "needed_bytes": needed}
+    return None
 
 
 def _memory(peak: int, parts: Mapping[str, int]) -> dict[str, Any]:
