@@ -67,9 +67,8 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "XLA's estimate              1.50 s" in text
     assert "MFU 50.0%, 1.1M tokens/s, 0.00 days for 86,400 steps" in text
     assert "\ntry" not in text
-    less = {"remat_policy": "minimal", "needed_bytes": 48 * 2**30}
-    text = as_text(RECIPE, target, {**found, "with_less": less})
-    advice = "model.network.remat_policy=minimal: about 48.00 GiB by estimate, and less to compute"
+    text = as_text(RECIPE, target, {**found, "with_minimal_remat": 48 * 2**30})
+    advice = "model.network.remat_policy=minimal: about 48.00 GiB by estimate, and fewer FLOPs"
     assert f"try                         {advice}" in text
     text = as_text(RECIPE, target, {**found, "fits": False})
     assert "try                         model.network.remat_policy=full, a larger value" in text

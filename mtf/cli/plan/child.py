@@ -23,7 +23,6 @@ from mtf.cli.plan import work
 from mtf.cli.plan.hlo import parse
 from mtf.cli.plan.targets import Target
 from mtf.data.packing import to_batch
-from mtf.models.settings import RematPolicy
 from mtf.partitioning import memory
 from mtf.partitioning.mesh import PjitPartitioner
 from mtf.training.flops import train_step_flops
@@ -82,7 +81,8 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     }
     with partitioner.in_force():
         found["remat_policy"] = trainer.remat_policy(batch)
-        found["with_less"] = _with_less(trainer, batch, found, machine.memory)
+        needed = _with_minimal(trainer, batch, found["needed_bytes"], machine.memory)
+        found["with_minimal_remat"] = needed
     if machine.chip is not None:
         times, at_least = found["times"], found["times"]["at_least"]
         peak = machine.num_devices * machine.chip.peak_flops / machine.chip.devices
@@ -93,21 +93,16 @@ def _answer(target: str, config: str) -> dict[str, Any]:
     return found
 
 
-def _with_less(
-    trainer: Trainer, batch: Any, found: Mapping[str, Any], available: int
-) -> dict[str, Any] | None:
-    """Returns the memory that a step would need with less recomputation; None if that is too much.
+def _with_minimal(trainer: Trainer, batch: Any, needed: int, available: int) -> int | None:
+    """Returns the bytes that a step that recomputes entire layers would need with "minimal".
 
-    The result has the keys `remat_policy` and `needed_bytes`, which is an estimate: the memory of
-    the compiled program and of the activations that it recomputes now.
+    This is an estimate: the bytes that it needs now and those of the activations that it would no
+    longer recompute. Returns None if this is too much, or if the step recomputes less already.
     """
-    policies: tuple[RematPolicy, ...] = ("none", "minimal", "full")
-    now = trainer.saved_bytes(batch, found["remat_policy"])
-    for policy in policies[: policies.index(found["remat_policy"])]:
-        needed = found["needed_bytes"] + trainer.saved_bytes(batch, policy) - now
-        if needed <= _USABLE * available:
-            return {"remat_policy": policy, "needed_bytes": needed}
-    return None
+    if trainer.remat_policy(batch) != "full":
+        return None
+    needed += trainer.saved_bytes(batch, "minimal") - trainer.saved_bytes(batch, "full")
+    return needed if needed <= _USABLE * available else None
 
 
 def _memory(peak: int, parts: Mapping[str, int]) -> dict[str, Any]:

@@ -213,9 +213,9 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fits", f"{'yes' if plan['fits'] else 'NO'}: {plan.get('message') or _share(plan)}"
     if not plan["fits"]:
         yield "try", _TO_FIT
-    elif less := plan.get("with_less"):
-        needed = f"about {gib(less['needed_bytes'])} by estimate, and less to compute"
-        yield "try", f"model.network.remat_policy={less['remat_policy']}: {needed}"
+    elif minimal := plan.get("with_minimal_remat"):
+        needed = f"about {gib(minimal)} by estimate, and fewer FLOPs"
+        yield "try", f"model.network.remat_policy=minimal: {needed}"
     if "parts" not in plan:
         return
     yield from ((f"  {part}", gib(size)) for part, size in plan["parts"].items() if size)
