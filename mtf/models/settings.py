@@ -90,9 +90,9 @@ class T5Config:
         and is needed for XXL. Otherwise, they run in a loop, which is faster on CPUs. Checkpoints
         do not depend on this setting.
       remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
-        attention outputs and products with parameters), "full" (entire layers) or "auto" (the first
-        of these with which a training step fits into memory, by estimate). Attention weights are
-        always recomputed.
+        attention outputs and products with parameters), "full" (entire layers) or "auto" ("none" on
+        CPUs and "minimal" on GPUs and TPUs, or the next of these that fits into memory by
+        estimate). Attention weights are always recomputed.
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 

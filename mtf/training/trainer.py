@@ -293,20 +293,23 @@ class Trainer:
     def remat_policy(self, batch: Any) -> RematPolicy:
         """Returns what the training step recomputes for a global batch, or for its shapes.
 
-        This is `remat_policy` of the network; for "auto", it is the first of "none", "minimal" and
-        "full" that fits into memory by estimate. It depends on the kind of device, not on what the
-        device reports, so that it is the same in all processes.
+        This is `remat_policy` of the network, or what "auto" stands for. On GPUs and TPUs, a step
+        with "none" moves more bytes than with "minimal" and takes as long. The choice depends on
+        the kind of device, not on what it reports, so that it is the same in all processes.
         """
         policy = self.model.network.remat_policy
         if policy != "auto":
             return policy
         mesh, shapes, shardings = self.partitioner.mesh, self.state_shapes, self.state_shardings
-        chip = chip_of(mesh.devices.flat[0].device_kind)
+        device = mesh.devices.flat[0]
+        chip = chip_of(device.device_kind)
         available = chip.memory // chip.devices if chip else memory.device_bytes(mesh.local_devices)
         left = _USABLE * (available or 0) - memory.num_bytes(shapes, shardings)
         left -= memory.num_bytes(self.trained(shapes.params), self.trained(shardings.params))
-        less: tuple[RematPolicy, ...] = ("none", "minimal")
-        return next((each for each in less if self.saved_bytes(batch, each) <= left), "full")
+        policies: tuple[RematPolicy, ...] = ("none", "minimal")
+        if device.platform != "cpu":
+            policies = policies[1:]
+        return next((each for each in policies if self.saved_bytes(batch, each) <= left), "full")
 
     def saved_bytes(self, batch: Any, remat_policy: RematPolicy) -> int:
         """Returns the bytes of activations that a device keeps for the backward pass, by estimate.
