@@ -60,8 +60,9 @@ def finetune(
     Command: `python -m mtf.run "recipes.finetune(checkpoint='google/t5-v1_1-small',
     train='train.csv', validation='5%')"`. See docs/finetuning.md for more.
     Hardware: any. CPUs use float32 and unrolled layers; GPUs and TPUs use bfloat16 and scanned
-    layers. The batch is split across all devices. For models with a billion parameters or more,
-    parameters and optimizer state are also split, and layers are recomputed in the backward pass.
+    layers, and recompute them in the backward pass only if they need to, to fit into memory. The
+    batch is split across all devices. For models with a billion parameters or more, parameters and
+    optimizer state are also split.
     To print or plan a run for another machine, set the environment variable JAX_PLATFORMS to the
     kind of its devices (cpu, cuda or tpu).
     Expect: an evaluation after every tenth of the steps, the best and the newest checkpoint, and

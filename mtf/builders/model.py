@@ -17,10 +17,9 @@ from conversion.families import (
     Size,
 )
 from mtf.base.errors import UserError, did_you_mean
-from mtf.models.settings import ModelConfig, T5Config
+from mtf.models.settings import ModelConfig, RematPolicy, T5Config
 
 Dtype = Literal["float32", "bfloat16"]
-RematPolicy = Literal["none", "minimal", "full"]
 Model: TypeAlias = fdl.Config[ModelConfig]
 
 

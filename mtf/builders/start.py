@@ -11,16 +11,18 @@ from typing import Any
 import fiddle as fdl
 
 from mtf.base.environment import has_accelerator
+from mtf.base.errors import conversion_as_user_errors
 from mtf.checkpoints.settings import RestoreCheckpointConfig
-from mtf.data.text.vocabularies import Vocabulary
+from mtf.data.text.vocabularies import ByteVocabulary, Vocabulary
 from mtf.models.settings import ModelConfig, T5Config
 from mtf.partitioning.settings import FULLY_SHARDED_AXIS_RULES, PartitionerConfig
+from mtf.storage import as_path
 
 _logger = logging.getLogger(__name__)
 
 # An assignment map that does not restore the optimizer state of the checkpoint.
 _FRESH_OPTIMIZER: tuple[tuple[str, str | None], ...] = (("state/param_states/.*", None),)
-# Models with at least this many parameters are split across devices and recompute activations.
+# The parameters of models with at least this many are split across devices.
 _LARGE = 1_000_000_000
 
 
@@ -92,12 +94,37 @@ def open_start(checkpoint: str, vocabulary: str | None = None, config: str | Non
     )
 
 
+@conversion_as_user_errors()
+def described_start(config: str) -> Start:
+    """Returns a start with the network that a config.json of Hugging Face describes.
+
+    Neither weights nor a vocabulary need to be there, so only a plan can be made from it. Raises
+    UserError if the network is not a T5.
+    """
+    from conversion import mapping  # These modules import NumPy.
+    from conversion.huggingface_config import read_config
+    from mtf.inference.opening import network_config
+
+    path = as_path(config)
+    found = read_config(path)
+    architecture = dataclasses.replace(found.architecture, logits_via_embedding=found.scaled)
+    network = _as_config(network_config(architecture, **found.described))
+    return Start(
+        fdl.Config(ModelConfig, network=network),
+        fdl.Config(ByteVocabulary),
+        fdl.Config(RestoreCheckpointConfig, str(path.parent), mode="specific"),
+        0,
+        sum(math.prod(entry.shape) for entry in mapping.entries(architecture)),
+        True,
+    )
+
+
 def model(start: Start, dropout_rate: float) -> fdl.Config[ModelConfig]:
     """Returns a config of the checkpoint's model with settings for training.
 
     The loss is the mean over the target tokens of a batch. If JAX would use a GPU or TPU on this
     machine, activations are bfloat16 and layers are scanned, otherwise they are float32 and
-    unrolled.
+    unrolled. Layers are recomputed only if memory requires it.
 
     Args:
       start: checkpoint from which training starts.
@@ -110,7 +137,7 @@ def model(start: Start, dropout_rate: float) -> fdl.Config[ModelConfig]:
     network.dropout_rate = dropout_rate
     network.dtype = "bfloat16" if on_accelerator else "float32"
     network.scan_layers = on_accelerator
-    network.remat_policy = "full" if start.num_parameters >= _LARGE else "none"
+    network.remat_policy = "auto"
     return config
 
 

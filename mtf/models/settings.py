@@ -17,6 +17,8 @@ from mtf.base.checks import (
 )
 from mtf.base.errors import UserError
 
+RematPolicy: TypeAlias = Literal["none", "minimal", "full", "auto"]
+
 ACTIVATIONS = ("relu", "gelu", "silu", "linear")
 
 # A function of (logits, batch, weights) that returns (loss, metrics); see docs/extending.md.
@@ -88,8 +90,9 @@ class T5Config:
         and is needed for XXL. Otherwise, they run in a loop, which is faster on CPUs. Checkpoints
         do not depend on this setting.
       remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
-        attention outputs and products with parameters) or "full" (entire layers). Attention weights
-        are always recomputed.
+        attention outputs and products with parameters), "full" (entire layers) or "auto" ("none" on
+        CPUs and "minimal" on GPUs and TPUs, or the next of these that fits into memory by
+        estimate). Attention weights are always recomputed.
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 
@@ -111,7 +114,7 @@ class T5Config:
     relative_attention_max_distance: int = 128
     relpos_bias_per_layer: bool = False
     scan_layers: bool = dataclasses.field(default=True, metadata={"on_resume": "may change"})
-    remat_policy: Literal["none", "minimal", "full"] = dataclasses.field(
+    remat_policy: RematPolicy = dataclasses.field(
         default="none", metadata={"on_resume": "may change"}
     )
     lora: LoraConfig | None = None
@@ -126,7 +129,7 @@ class T5Config:
         if self.dtype in ("float16", "fp16", "half"):
             raise UserError(FP16_REFUSED)
         check_fields(self, one_of("float32", "bfloat16"), "dtype")
-        check_fields(self, one_of("none", "minimal", "full"), "remat_policy")
+        check_fields(self, one_of("none", "minimal", "full", "auto"), "remat_policy")
         known = (f"names among {', '.join(ACTIVATIONS)}", lambda x: x and {*x} <= {*ACTIVATIONS})
         check_fields(self, known, "mlp_activations")
         check_fields(self, ("at least 4", lambda n: n >= 4), "relative_attention_num_buckets")

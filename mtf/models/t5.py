@@ -407,7 +407,7 @@ def _run_layers(
     x: jax.Array,
 ) -> jax.Array:
     """Applies `layer_fn(params, x, layer_index)` for each layer, with `lax.scan` or in a loop."""
-    if config.remat_policy != "none":
+    if config.remat_policy in ("minimal", "full"):
         policies = jax.checkpoint_policies
         minimal = policies.save_from_both_policies(
             policies.checkpoint_dots_with_no_batch_dims,

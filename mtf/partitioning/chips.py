@@ -42,6 +42,10 @@ class Chip:
       gpu: the properties that XLA needs to compile for a GPU; None for TPUs, and for GPUs that
         `mtf plan` does not support.
       options: further options of the compiler for a TPU.
+      matrix_unit: the number of rows and of columns of a TPU's matrix units, which multiply smaller
+        matrices no faster; 1 for GPUs.
+      latency: the time in seconds that a collective takes for few bytes: that of a link between
+        neighbouring TPUs, or that of a GPU's communication library.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Chip:
     slices: str = ""
     gpu: Gpu | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    matrix_unit: int = 1
+    latency: float = 1e-6
 
     def topology_options(self, shape: Sequence[int]) -> dict[str, Any]:
         """Returns the options with which JAX describes the devices of a target to the compiler.
@@ -79,7 +85,7 @@ gpu_device_info {{
   registers_per_core_limit: 65536 registers_per_block_limit: 65536
   shared_memory_per_block: 49152 shared_memory_per_core: {gpu.shared_memory}
   shared_memory_per_block_optin: {gpu.shared_memory_of_block} l2_cache_size: {gpu.l2_cache}
-  core_count: {gpu.multiprocessors} fpus_per_core: {128 if gpu.capability == 9 else 64}
+  core_count: {gpu.multiprocessors} fpus_per_core: {64 if gpu.capability == 8 else 128}
   clock_rate_ghz: {gpu.clock} cuda_compute_capability {{ major: {gpu.capability} }}
   memory_bandwidth: {int(self.memory_bandwidth)} device_memory_size: {self.memory}
 }}
@@ -96,31 +102,49 @@ _ALL_CUBES = f"{_CUBES} 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16"
 _V2, _V3 = "2x2 4x4 8x8 8x16 16x16", "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32"
 _AMPERE = Gpu(8, 108, 167_936, 166_912, 41_943_040, 1.41)
 _HOPPER = Gpu(9, 132, 233_472, 232_448, 52_428_800, 1.98)
+_BLACKWELL = Gpu(10, 148, 233_472, 232_448, 132_644_864, 1.965)
 # The TPU figures are from https://cloud.google.com/tpu/docs/v2 and the pages of the other TPUs. The
 # clock rates and links of v2 and v3 (4 × 496 and 656 Gbit/s) are from Jouppi et al. 2020,
 # doi.org/10.1145/3360307, and those of v4 (6 × 50 GB/s) are from Jouppi et al. 2023,
-# arxiv.org/abs/2304.01433. The GPUs are SXM modules in DGX systems, which have 400 Gbit/s of
-# InfiniBand for each H100 and H200, and 200 Gbit/s for each A100. Their figures are from
-# https://www.nvidia.com/en-us/data-center/h200/ and the pages of the other GPUs.
+# arxiv.org/abs/2304.01433. The clock rates of v5e and v5p follow from their peaks and their 4 and 8
+# matrix units. The sizes of matrix units are from https://docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm,
+# and the latency of a link is from https://jax-ml.github.io/scaling-book/sharding.
+# The GPUs are SXM modules in DGX systems, which have 400 Gbit/s of InfiniBand for each H100, H200
+# and B200, and 200 Gbit/s for each A100. Their figures are from
+# https://www.nvidia.com/en-us/data-center/dgx-b200/ and the pages of the other GPUs, the properties
+# that XLA needs are from its own specifications (github.com/openxla/xla, target_config/specs), and
+# the latency is that of NCCL's rings (github.com/NVIDIA/nccl, src/graph/tuning.cc).
 # `chip_of` returns the first chip whose pattern matches.
+_MXU128: dict[str, Any] = {"matrix_unit": 128}
+_MXU256: dict[str, Any] = {"matrix_unit": 256}
+_NCCL: dict[str, Any] = {"latency": 6.6e-6}
 CHIPS = [
-    Chip("v2", "TPU v2", 2, 45e12, 16 * _GIB, 600e9, 248e9, None, 0.7e9, _V2),
-    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 328e9, None, 0.94e9, _V3),
+    Chip("v2", "TPU v2", 2, 45e12, 16 * _GIB, 600e9, 248e9, None, 0.7e9, _V2, **_MXU128),
+    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 328e9, None, 0.94e9, _V3, **_MXU128),
     Chip(
         *("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1200e9, 300e9, None, 1.05e9, _ALL_CUBES),
         options={"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)},
+        **_MXU128,
     ),
-    Chip("v5e", "TPU v5 (lite|e)", 1, 197e12, 16 * _GIB, 819e9, 200e9, None, None, _FLAT),
     Chip(
-        *("v5p", "TPU v5", 1, 459e12, 95 * _GIB, 2765e9, 600e9, None, None),
-        f"{_ALL_CUBES} 16x16x24",
+        *("v5e", "TPU v5 (lite|e)", 1, 197e12, 16 * _GIB, 819e9, 200e9, None, 1.5e9, _FLAT),
+        **_MXU128,
     ),
-    Chip("v6e", "TPU v6", 1, 918e12, 32 * _GIB, 1638e9, 400e9, None, None, f"{_FLAT} 16x32"),
-    Chip("tpu7x", "TPU7x", 2, 2307e12, 192 * _GIB, 7380e9, 600e9, None, None, _CUBES),
-    Chip("h200", "H200", 1, 989e12, 141 * 10**9, 4800e9, 450e9, 50e9, gpu=_HOPPER),
-    Chip("h100", "H100", 1, 989e12, 80 * 10**9, 3350e9, 450e9, 50e9, gpu=_HOPPER),
-    Chip("a100", "A100", 1, 312e12, 80 * 10**9, 2039e9, 300e9, 25e9, gpu=_AMPERE),
-    Chip("v100", "V100", 1, 125e12, 32 * 10**9, 900e9, 150e9, 12.5e9),
+    Chip(
+        *("v5p", "TPU v5", 1, 459e12, 95 * _GIB, 2765e9, 600e9, None, 1.75e9),
+        f"{_ALL_CUBES} 16x16x24",
+        **_MXU128,
+    ),
+    Chip(
+        *("v6e", "TPU v6", 1, 918e12, 32 * _GIB, 1638e9, 400e9, None, None, f"{_FLAT} 16x32"),
+        **_MXU256,
+    ),
+    Chip(*("tpu7x", "TPU7x", 2, 2307e12, 192 * _GIB, 7380e9, 600e9, None, None, _CUBES), **_MXU256),
+    Chip("b200", "B200", 1, 2250e12, 180 * 10**9, 8000e9, 900e9, 50e9, gpu=_BLACKWELL, **_NCCL),
+    Chip("h200", "H200", 1, 989e12, 141 * 10**9, 4800e9, 450e9, 50e9, gpu=_HOPPER, **_NCCL),
+    Chip("h100", "H100", 1, 989e12, 80 * 10**9, 3350e9, 450e9, 50e9, gpu=_HOPPER, **_NCCL),
+    Chip("a100", "A100", 1, 312e12, 80 * 10**9, 2039e9, 300e9, 25e9, gpu=_AMPERE, **_NCCL),
+    Chip("v100", "V100", 1, 125e12, 32 * 10**9, 900e9, 150e9, 12.5e9, **_NCCL),
 ]
 
 

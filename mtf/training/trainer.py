@@ -34,11 +34,13 @@ from mtf.checkpoints.steps import (
 )
 from mtf.data.packing import HostBatch, trimmed
 from mtf.models import t5
-from mtf.models.settings import ModelConfig
+from mtf.models.settings import ModelConfig, RematPolicy
 from mtf.models.stacking import stack_layers
 from mtf.models.t5 import Batch
 from mtf.models.trees import Tree, flat_names, merged
 from mtf.models.types import Params
+from mtf.partitioning import memory
+from mtf.partitioning.chips import chip_of
 from mtf.partitioning.mesh import PjitPartitioner, constrain
 from mtf.storage import AnyPath
 from mtf.training import optimizers, schedules, settings
@@ -53,6 +55,8 @@ from mtf.training.train_state import TrainState
 from mtf.training.trained import frozen_names, split
 
 Metrics = dict[str, jax.Array]
+# The part of a device's memory that the state and the activations may take by estimate.
+_USABLE = 0.7
 _Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -286,6 +290,59 @@ class Trainer:
         with self.partitioner.in_force():
             return self._jit_train_step.lower(state, batch, rate, key)
 
+    def remat_policy(self, batch: Any) -> RematPolicy:
+        """Returns what the training step recomputes for a global batch, or for its shapes.
+
+        This is `remat_policy` of the network, or what "auto" stands for. On GPUs and TPUs, a step
+        with "none" moves more bytes than with "minimal" and takes as long. The choice depends on
+        the kind of device, not on what it reports, so that it is the same in all processes.
+        """
+        policy = self.model.network.remat_policy
+        if policy != "auto":
+            return policy
+        mesh, shapes, shardings = self.partitioner.mesh, self.state_shapes, self.state_shardings
+        device = mesh.devices.flat[0]
+        chip = chip_of(device.device_kind)
+        available = chip.memory // chip.devices if chip else memory.device_bytes(mesh.local_devices)
+        left = _USABLE * (available or 0) - memory.num_bytes(shapes, shardings)
+        left -= memory.num_bytes(self.trained(shapes.params), self.trained(shardings.params))
+        policies: tuple[RematPolicy, ...] = ("none", "minimal")
+        if device.platform != "cpu":
+            policies = policies[1:]
+        return next((each for each in policies if self.saved_bytes(batch, each) <= left), "full")
+
+    def saved_bytes(self, batch: Any, remat_policy: RematPolicy) -> int:
+        """Returns the bytes of activations that a device keeps for the backward pass, by estimate.
+
+        The loss of a global batch, or of its shapes, is traced but not compiled. The partitioner
+        must be in force.
+        """
+        shapes, network = self.state_shapes.params, self.model.network
+        model = _with_policy(self.model, remat_policy)
+        number = self.config.num_microbatches
+        rows = {
+            name: jax.ShapeDtypeStruct((x.shape[0] // number, *x.shape[1:]), x.dtype)
+            for name, x in batch.items()
+        }
+
+        def saved(params: Params, rows: Batch, key: jax.Array) -> Any:
+            trained, frozen = split(params, self.frozen)
+            weights = self._weights(rows)
+            rest = (weights.in_loss, key, self._chunk(rows), frozen, weights.per_token)
+            return jax.vjp(lambda trained: loss_fn(model, trained, rows, *rest)[0], trained)[1]
+
+        arrays = jax.tree.leaves(jax.eval_shape(saved, shapes, rows, self._rngs[1]))
+        parameters = {x.shape for x in jax.tree.leaves(shapes)}
+        of_model = {network.mlp_dim, network.num_heads}
+        num_bytes = sum(
+            math.prod(x.shape)
+            * x.dtype.itemsize
+            // (self.partitioner.mesh.shape["model"] if of_model & {*x.shape} else 1)
+            for x in arrays
+            if x.shape not in parameters
+        )
+        return num_bytes // self.partitioner.num_data_shards
+
     @functools.cached_property
     def _compiled_train_steps(self) -> dict[_Shapes, Any]:
         return {}
@@ -418,10 +475,11 @@ class Trainer:
     ) -> tuple[Params, Metrics]:
         """Returns the gradients for `params` and the sums for metrics, added over microbatches."""
         grad_fn = jax.grad(loss_fn, argnums=1, has_aux=True)
+        model = _with_policy(self.model, self.remat_policy(batch))
         num_microbatches = self.config.num_microbatches
         if num_microbatches == 1:
             rest = (dropout_rng, self._chunk(batch), frozen, weights.per_token)
-            return grad_fn(self.model, params, batch, weights.in_loss, *rest)
+            return grad_fn(model, params, batch, weights.in_loss, *rest)
 
         def split(x: jax.Array) -> jax.Array:
             """Reshapes (batch, …) to (microbatches, rows, …), keeping each row on its device."""
@@ -435,7 +493,7 @@ class Trainer:
         def of_part(part: Any, i: jax.Array | int) -> tuple[Params, Metrics]:
             rows, in_loss, per_token = part
             rng = None if dropout_rng is None else jax.random.fold_in(dropout_rng, i)
-            return grad_fn(self.model, params, rows, in_loss, rng, chunk, frozen, per_token)
+            return grad_fn(model, params, rows, in_loss, rng, chunk, frozen, per_token)
 
         def body(carry: Any, xs: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, carry, of_part(*xs)), None
@@ -443,6 +501,11 @@ class Trainer:
         zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, first, 0))
         (grads, sums), _ = jax.lax.scan(body, zero, (parts, jnp.arange(num_microbatches)))
         return grads, sums
+
+
+def _with_policy(model: ModelConfig, remat_policy: RematPolicy) -> ModelConfig:
+    network = dataclasses.replace(model.network, remat_policy=remat_policy)
+    return dataclasses.replace(model, network=network)
 
 
 def _shapes(batch: Any) -> _Shapes:

@@ -152,31 +152,33 @@ def test_collectives_have_the_mesh_axes_of_their_groups() -> None:
 
 def test_operations_take_the_longest_of_their_times() -> None:
     times = measure(LOOP, "v4")["times"]
-    product, reduced = 4 * (16 * 32 + 8 * 16 + 1 + 8 * 32), 4 * 8 * 32
+    # The matrix units multiply these small matrices no faster than matrices of 128 x 128.
+    product, reduced = 2 * 128**3 / 275e12, 4 * 8 * 32
     gathered = 4 * (8 * 16 + 16 * 16)
-    # Products by their bytes, and each collective by its bytes or what it sends.
-    in_turn = 24 * (product / 1200e9 + reduced / 300e9) + max(gathered / 1200e9, 4 * 8 * 16 / 300e9)
+    # A collective takes at least the microsecond of a link.
+    in_turn = 24 * (product + reduced / 300e9 + 1e-6) + 4 * 8 * 16 / 300e9 + 1e-6
     assert times["at_least"] == pytest.approx(in_turn)
-    assert times["ideal"] == pytest.approx(24 * 2 * 8 * 16 * 32 / 275e12)
     assert times["estimate"] is None
-    assert times["by_part"]["memory"] == pytest.approx(
-        (24 * (product + reduced) + gathered) / 1200e9
-    )
+    moved = 24 * (4 * (16 * 32 + 8 * 16 + 1 + 8 * 32) + reduced) + gathered
+    assert times["by_part"]["memory"] == pytest.approx(moved / 1200e9)
 
 
 def test_the_estimate_is_in_cycles() -> None:
     noted = LOOP.replace(
         "calls=%fused", 'calls=%fused, backend_config={"window_config":{"estimated_cycles":"1050"}}'
     )
-    assert measure(noted, "v4")["times"]["estimate"] == pytest.approx(24e-6)
+    # XLA has no cycles for the collectives.
+    collectives = 24 * 4 * 8 * 32 / 300e9 + 4 * 8 * 16 / 300e9 + 25e-6
+    assert measure(noted, "v4")["times"]["estimate"] == pytest.approx(24e-6 + collectives)
 
 
 def test_cores_share_a_chip_and_hosts_the_network() -> None:
     whole, core, gpu = (measure(LOOP, chip)["times"]["by_part"] for chip in ("v4", "v3", "h200"))
     assert core["FLOPs"] == pytest.approx(whole["FLOPs"] * 275e12 / 61.5e12)
+    assert gpu["FLOPs"] == pytest.approx(24 * 2 * 8 * 16 * 32 / 989e12)
     # The sum goes to the other host, what is gathered to the same one.
     assert gpu["network"] == pytest.approx(24 * 4 * 8 * 32 / 50e9)
-    assert gpu["interconnect"] == pytest.approx(4 * 8 * 16 / 450e9)
+    assert gpu["interconnect"] == pytest.approx(4 * 8 * 16 / 450e9 + 25 * 6.6e-6)
 
 
 SCATTERED = """\
@@ -227,9 +229,13 @@ def test_all_forms_of_groups(groups: str, axes: str) -> None:
     assert next(each["axes"] for each in found if each["kind"] == "all-reduce") == axes
 
 
-def product(line: str, *operands: str) -> float:
+def program(line: str, *operands: str) -> str:
     parameters = "\n".join(f"  %p{i} = {shape} parameter({i})" for i, shape in enumerate(operands))
-    return flops(f"ENTRY %main () -> f32[] {{\n{parameters}\n  ROOT {line}\n}}\n")
+    return f"ENTRY %main () -> f32[] {{\n{parameters}\n  ROOT {line}\n}}\n"
+
+
+def product(line: str, *operands: str) -> float:
+    return flops(program(line, *operands))
 
 
 def test_products_that_became_convolutions() -> None:
@@ -264,3 +270,39 @@ def test_products_of_libraries() -> None:
         )
         == 2 * 64 * 16 * 32
     )
+
+
+def test_heads_of_64_fill_half_of_the_matrix_units() -> None:
+    def seconds(line: str, *operands: str) -> float:
+        return float(measure(program(line, *operands), "v4")["times"]["by_part"]["FLOPs"])
+
+    batched = "window={size=32x6 stride=31x5 lhs_dilate=32x6}, dim_labels=01bf_01io->01bf"
+    # 192 products of (256, 64) with (64, 512), and of (256, 512) with (512, 64).
+    full = 192 * 2 * 256 * 128 * 512 / 275e12
+    logits = f"%c = f32[32,6,256,512] convolution(%p0, %p1), {batched}"
+    values = f"%c = f32[32,6,256,64] convolution(%p0, %p1), {batched}"
+    queries, keys = "bf16[32,6,256,64]", "bf16[32,6,64,512]"
+    assert seconds(logits, queries, keys) == pytest.approx(full)
+    weights, value = "bf16[32,6,256,512]", "bf16[32,6,512,64]"
+    assert seconds(values, weights, value) == pytest.approx(full)
+    heads = "window={size=1x6 pad=0_0x5_5 rhs_reversal=0x1}, dim_labels=0bf1_1oi0->0b1f"
+    # The 6 heads of 64 are the columns of one product of (64 * 256, 768) with (768, 384).
+    projected = f"%c = bf16[64,256,6,64] convolution(%p0, %p1), {heads}"
+    found = seconds(projected, "bf16[64,256,768,1]", "bf16[6,64,768,1]")
+    assert found == pytest.approx(2 * 64 * 256 * 768 * 384 / 275e12)
+
+
+def test_attention_of_cudnn() -> None:
+    def attention(target: str) -> float:
+        return product(
+            "%c = (bf16[2,512,8,64], u8[64]) custom-call(%p0, %p0), "
+            f'custom_call_target="{target}", '
+            'backend_config={"cudnn_fmha_backend_config":{"intermediate_tensor_shape":'
+            '{"element_type":"BF16","dimensions":["2","8","512","256"]}}}',
+            "bf16[2,512,8,64]",
+        )
+
+    # Forward: queries with keys, weights with values. Backward: five products.
+    one = 2 * 2 * 8 * 512 * 256 * 64
+    assert attention("__cudnn$fmhaScaleBiasSoftmax") == 2 * one
+    assert attention("__cudnn$fmhaScaleBiasSoftmaxBackward") == 5 * one

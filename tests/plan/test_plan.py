@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     check_tiny(found)
     assert "times" not in found
     target = targets.parse_target("v4:2x2x2")
-    by_part = {"FLOPs": 0.00042}
+    by_part = {"FLOPs": 0.00042, "network": 0.0}
     times = {"ideal": 0.0005, "at_least": 0.25, "estimate": 1.5, "by_part": by_part}
     times |= {"mfu": 0.5, "tokens_per_second": 1.1e6, "days": 0.001}
     text = as_text(RECIPE, target, {**found, "times": times, "steps": 86_400})
@@ -65,9 +66,41 @@ def test_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least                    250 ms, one operation at a time (FLOPs 0.42 ms)" in text
     assert "XLA's estimate              1.50 s" in text
     assert "MFU 50.0%, 1.1M tokens/s, 0.00 days for 86,400 steps" in text
-    assert "model.network.remat_policy=full" not in text
+    assert "\ntry" not in text
+    text = as_text(RECIPE, target, {**found, "with_minimal_remat": 48 * 2**30})
+    advice = "model.network.remat_policy=minimal: about 48.00 GiB by estimate, and fewer FLOPs"
+    assert f"try                         {advice}" in text
     text = as_text(RECIPE, target, {**found, "fits": False})
     assert "try                         model.network.remat_policy=full, a larger value" in text
+
+
+def test_a_config_of_hugging_face_suffices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"d_model": 32, "d_ff": 64, "d_kv": 16, "num_heads": 2, "num_layers": 1}
+    config = {"model_type": "t5", "vocab_size": 384, "feed_forward_proj": "gated-gelu", **sizes}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    found = answer(capsys, str(tmp_path), "--target", "cpu:2", "--set", "batch_size=4")
+    matrices = 2 * 384 * 32 + (4 + 8) * 32 * 32 + 2 * 3 * 32 * 64 + 2 * 2 * 32
+    norms = (2 + 1 + 3 + 1) * 32
+    assert found["parts"]["parameters"] == 4 * (matrices + norms)
+    assert found["tokens"] == 4 * (512 + 128)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    assert main([str(tmp_path / "config.json"), "--target", "cpu:2"]) == 2
+    assert "model_type is 'bert'; expected 't5'" in capsys.readouterr().err
+
+
+def test_recipes_choose_values_for_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from mtf.base.environment import has_accelerator\n"
+        "def recipe():\n    raise SystemExit(f'accelerator: {has_accelerator()}')\n"
+    )
+    for target, expected in (("cpu:1", "False"), ("v4:2x2x1", "True"), ("h100:1x8", "True")):
+        with pytest.raises(SystemExit, match=f"accelerator: {expected}"):
+            main(["mine.py:recipe", "--target", target])
 
 
 @pytest.mark.slow

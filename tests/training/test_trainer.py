@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mtf.models.settings import ModelConfig
+from mtf.models.settings import ModelConfig, RematPolicy
+from mtf.partitioning import memory
 from mtf.training.metrics import summarize
 from mtf.training.settings import AdafactorConfig, ScheduleConfig
 from mtf.training.trainer import Trainer
@@ -46,6 +47,23 @@ def test_runs_with_other_seeds_and_schedules_compile_the_same_program() -> None:
     resumed = dataclasses.replace(trainers[0])
     programs([resumed])
     jax.tree.map(np.testing.assert_array_equal, resumed.init_state(), state)
+
+
+def test_no_more_is_recomputed_than_memory_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(policy: RematPolicy) -> str:
+        model = ModelConfig(dataclasses.replace(NETWORK, remat_policy=policy))
+        (text,) = programs([dataclasses.replace(make_trainer(), model=model)])
+        return text
+
+    expected: list[RematPolicy] = ["none", "minimal", "full"]
+    name_of = {program(policy): policy for policy in expected}
+    chosen = []
+    for available in (10**8, 10**5, 0):
+        monkeypatch.setattr(memory, "device_bytes", lambda devices, size=available: size)
+        chosen.append(name_of[program("auto")])
+    assert chosen[0] == "none"
+    assert chosen[-1] == "full"
+    assert chosen == sorted(chosen, key=expected.index)
 
 
 def cross_entropy(logits: Any, batch: Any, weights: Any) -> tuple[Any, dict[str, Any]]:

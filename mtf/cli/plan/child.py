@@ -29,6 +29,9 @@ from mtf.training.flops import train_step_flops
 from mtf.training.sizes import least_bytes
 from mtf.training.trainer import Trainer
 
+# The part of a device's memory that a program may need by estimate.
+_USABLE = 0.9
+
 
 def main() -> None:
     """Reads a request from stdin and prints the answer."""
@@ -76,13 +79,30 @@ def _answer(target: str, config: str) -> dict[str, Any]:
         **_memory(memory.peak_bytes(compiled, machine.platform), parts),
         **work.measure(parse(compiled.as_text()), mesh.shape, host_of, machine.chip),
     }
+    with partitioner.in_force():
+        found["remat_policy"] = trainer.remat_policy(batch)
+        needed = _with_minimal(trainer, batch, found["needed_bytes"], machine.memory)
+        found["with_minimal_remat"] = needed
     if machine.chip is not None:
         times, at_least = found["times"], found["times"]["at_least"]
         peak = machine.num_devices * machine.chip.peak_flops / machine.chip.devices
-        times["mfu"] = flops / (peak * at_least)
+        times["ideal"] = flops / peak
+        times["mfu"] = times["ideal"] / at_least
         times["tokens_per_second"] = tokens / at_least
         times["days"] = steps * at_least / 86400
     return found
+
+
+def _with_minimal(trainer: Trainer, batch: Any, needed: int, available: int) -> int | None:
+    """Returns the bytes that a step that recomputes entire layers would need with "minimal".
+
+    This is an estimate: the bytes that it needs now and those of the activations that it would no
+    longer recompute. Returns None if this is too much, or if the step recomputes less already.
+    """
+    if trainer.remat_policy(batch) != "full":
+        return None
+    needed += trainer.saved_bytes(batch, "minimal") - trainer.saved_bytes(batch, "full")
+    return needed if needed <= _USABLE * available else None
 
 
 def _memory(peak: int, parts: Mapping[str, int]) -> dict[str, Any]:

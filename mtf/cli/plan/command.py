@@ -6,6 +6,7 @@ A child process compiles the training step, so this module does not import JAX.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -17,21 +18,31 @@ from typing import Any
 
 import fiddle as fdl
 
+from mtf import builders
 from mtf import config as config_lib
-from mtf.base import signals
+from mtf.base import signals, strict_json
 from mtf.base.errors import RunError, UserError
 from mtf.base.host_memory import gib
 from mtf.base.progress import count, waiting
 from mtf.cli.command import add_change_options, add_trust_option, exit_status, new_parser
 from mtf.cli.plan.targets import Target, parse_target, target_chips
 from mtf.config import lookup
+from mtf.config.run_dir import CONFIG_FILE
+from mtf.data import TextFilesConfig
 from mtf.jobs import Train
+from mtf.storage import as_path
+from mtf.training import AdafactorConfig
 
 _EPILOG = f"""\
 examples:
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8
   python -m mtf plan recipes.t0pp_xxl --target v4:4x8x8 \\
       --set model.network.remat_policy=full
+
+  python -m mtf plan flan-t5-xl/config.json --target h100:1x1
+
+For a config.json of Hugging Face, or a directory with one, the plan is that of recipes.finetune
+with 32 rows of 512 and 128 tokens. For one of a run, it is that of the run.
 
 A target is CHIP:SHAPE, a slice of TPUs or hosts × GPUs, or cpu:N. The chips are
 {", ".join(target_chips())}.
@@ -51,7 +62,7 @@ _VARIABLES = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE
 def make_parser() -> argparse.ArgumentParser:
     """Creates the parser for the command's arguments."""
     parser = new_parser("plan", "Compile a recipe for a machine, available or not.", _EPILOG)
-    names = "a training recipe, given as package.module.recipe or file.py:recipe"
+    names = "a training recipe (package.module.recipe or file.py:recipe), or a config.json"
     parser.add_argument("recipe", metavar="RECIPE[(kw=literal,…)]", help=names)
     add = parser.add_argument
     add("--target", required=True, metavar="CHIP:SHAPE", help="the machine, such as v4:4x8x8")
@@ -70,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     lookup.import_from_here()
     config_lib.trust_runs(options.trust)
-    config = config_lib.resolve(options.recipe)
+    with _choosing_for(options.target):
+        config = _config(options.recipe)
     config, problems = config_lib.try_overrides(config, options.overrides)
     target = parse_target(options.target)  # The recipe's module may have registered the chip.
     target.check_compiler()
@@ -90,6 +102,47 @@ def _main(options: argparse.Namespace) -> int:
     else:
         print(as_text(options.recipe, target, plan))
     return 0 if plan["fits"] else 1
+
+
+@contextlib.contextmanager
+def _choosing_for(target: str) -> Iterator[None]:
+    """Lets recipes in the block choose values for a target instead of the devices of this machine.
+
+    They ask `mtf.base.environment.has_accelerator`.
+    """
+    before = os.environ.get("JAX_PLATFORMS")
+    os.environ["JAX_PLATFORMS"] = "cpu" if target.startswith("cpu:") else "tpu"
+    try:
+        yield
+    finally:
+        del os.environ["JAX_PLATFORMS"]
+        if before is not None:
+            os.environ["JAX_PLATFORMS"] = before
+
+
+def _config(recipe: str) -> fdl.Config:
+    """Returns the config of a recipe, of a run, or of the fine-tuning of a Hugging Face model."""
+    file = os.path.join(recipe, CONFIG_FILE) if os.path.isdir(recipe) else recipe
+    if os.path.basename(file) != CONFIG_FILE or not os.path.isfile(file):
+        return config_lib.resolve(recipe)
+    if "model_type" not in strict_json.read_object(as_path(file)):
+        return config_lib.load_config(file)
+    start = builders.start.described_start(file)
+    lengths = {"inputs": 512, "targets": 128}
+    return fdl.Config(
+        Train,
+        model=builders.start.model(start, dropout_rate=0.1),
+        data=fdl.Config(
+            TextFilesConfig,
+            vocabulary=start.vocabulary,
+            task_feature_lengths=lengths,
+            pack=False,
+        ),
+        optimizer=fdl.Config(AdafactorConfig, builders.schedule.constant(1e-3)),
+        train_steps=1000,
+        batch_size=32,
+        partitioner=builders.start.partitioner(start),
+    )
 
 
 def _compile(config: fdl.Config, target: Target) -> dict[str, Any]:
@@ -160,13 +213,17 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fits", f"{'yes' if plan['fits'] else 'NO'}: {plan.get('message') or _share(plan)}"
     if not plan["fits"]:
         yield "try", _TO_FIT
+    elif minimal := plan.get("with_minimal_remat"):
+        needed = f"about {gib(minimal)} by estimate, and fewer FLOPs"
+        yield "try", f"model.network.remat_policy=minimal: {needed}"
     if "parts" not in plan:
         return
     yield from ((f"  {part}", gib(size)) for part, size in plan["parts"].items() if size)
     yield "mesh", " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
     whole, formula = plan["flops"] * plan["num_devices"], plan["formula_flops"]
     ratio = f"{count(formula)}FLOP by the formula, without recomputation ({whole / formula:.2f}×)"
-    yield "FLOPs", f"{count(whole)}FLOP compiled, with recomputation; {ratio}"
+    policy = f"remat_policy {plan['remat_policy']}"
+    yield "FLOPs", f"{count(whole)}FLOP compiled, with recomputation ({policy}); {ratio}"
     yield "memory traffic", f"{count(plan['moved_bytes'])}B on each device"
     for each in plan["collectives"]:
         if each["sent_bytes"] < 0.001 * plan["collectives"][0]["sent_bytes"]:
@@ -179,9 +236,9 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if times is None:
         yield "at least", "unknown, because mtf does not know the peak performance of CPUs"
         return
-    by_part = ", ".join(f"{name} {duration_text(x)}" for name, x in times["by_part"].items())
+    by_part = ", ".join(f"{name} {duration_text(x)}" for name, x in times["by_part"].items() if x)
     days = f", {times['days']:,.2f} days for {plan['steps']:,} steps"
-    yield "ideal", f"{duration_text(times['ideal'])}: the FLOPs at the chip's peak"
+    yield "ideal", f"{duration_text(times['ideal'])}: the FLOPs of the formula at the chip's peak"
     yield "at least", f"{duration_text(times['at_least'])}, one operation at a time ({by_part})"
     if times["estimate"] is not None:
         yield "XLA's estimate", duration_text(times["estimate"])

@@ -25,6 +25,8 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATE = "dynamic-update-slice"
 _KEYS = ("kind", "axes", "group", "hosts")
 _SIZES = ("times", "operand_bytes", "sent_bytes", "network_bytes")
+# cuDNN's attention has this number of matrix products of the size of its logits.
+_ATTENTION_PRODUCTS = {False: 2, True: 5}  # forward, backward
 
 
 def measure(
@@ -38,25 +40,39 @@ def measure(
     Collectives of the same kind over the same mesh axes are combined in one row. The rows are
     sorted by `sent_bytes`, the minimum number of bytes that a device must send; `network_bytes` of
     these bytes go to other hosts. If `chip` is given, the result also contains `times`, in seconds.
-    `ideal` is the time for the FLOPs. `at_least` is a lower bound. It assumes that operations run
-    one after another and overlap only with asynchronous collectives, and that FLOPs, memory or
-    collectives limit each operation. `estimate` is XLA's estimate, or None if there is none.
-    `by_part` contains the total time for FLOPs, memory, interconnect and network.
+    `at_least` is a lower bound. It assumes that operations run one after another, and that FLOPs,
+    memory or collectives limit each of them. Asynchronous collectives overlap with operations, and
+    so do prefetches while the memory is idle.
+    `estimate` is XLA's estimate, or None if there is none; to operations for which XLA has none, it
+    adds the time in `at_least`. `by_part` contains the total time for FLOPs, memory, interconnect
+    and network.
     """
-    flops = moved = in_turn = cycles = 0.0
+    flops = padded = moved = in_turn = prefetching = idle = estimated = 0.0
+    has_cycles = False
     rows: dict[tuple[Any, ...], np.ndarray] = collections.defaultdict(lambda: np.zeros(4))
     for each, times in running(program):
-        work = sum(map(_product_flops, _inside(each))), _moved_bytes(each)
-        waited = np.zeros(4)
+        width = chip.matrix_unit if chip else 1
+        busy = sum(_product_flops(inner, width) for inner in _inside(each))
+        bytes_, waited = _moved_bytes(each), np.zeros(4)
         for inner in _inside(each):
+            flops += times * _product_flops(inner)
             if inner.opcode.startswith(_COLLECTIVES) and not inner.opcode.endswith("-done"):
                 key, sizes = _collective(inner, inner is not each, mesh, host_of)
                 rows[key] += times * sizes
                 waited += 0 if each.opcode.endswith("-start") else sizes
-        flops, moved = flops + times * work[0], moved + times * work[1]
-        window = each.backend_config.get("window_config", {})
-        cycles += times * int(window.get("estimated_cycles", 0))
-        in_turn += times * max(_seconds(chip, *work, waited).values()) if chip else 0
+        padded, moved = padded + times * busy, moved + times * bytes_
+        if chip is None:
+            continue
+        parts = _seconds(chip, busy, bytes_, waited)
+        if each.opcode in _PREFETCHES:
+            prefetching += times * parts["memory"]
+            continue
+        seconds = max(parts.values())
+        in_turn += times * seconds
+        idle += times * (seconds - parts["memory"])
+        cycles = int(each.backend_config.get("window_config", {}).get("estimated_cycles", 0))
+        has_cycles |= cycles > 0
+        estimated += times * (cycles / chip.clock if cycles and chip.clock else seconds)
     found: dict[str, Any] = {"flops": flops, "moved_bytes": moved}
     order = sorted((row for row in rows.items() if row[0][2] > 1), key=lambda row: -row[1][2])
     found["collectives"] = [
@@ -64,11 +80,14 @@ def measure(
         for key, sizes in order
     ]
     if chip is not None:
-        by_part = _seconds(chip, flops, moved, sum(rows.values(), np.zeros(4)))
+        by_part = _seconds(chip, padded, moved, sum(rows.values(), np.zeros(4)))
         found["times"] = {
-            "ideal": by_part["FLOPs"],
-            "at_least": max(in_turn, by_part["interconnect"], by_part.get("network", 0)),
-            "estimate": cycles / chip.clock if cycles and chip.clock else None,
+            "at_least": max(
+                in_turn + max(0, prefetching - idle),
+                by_part["interconnect"],
+                by_part.get("network", 0),
+            ),
+            "estimate": estimated if has_cycles and chip.clock else None,
             "by_part": by_part,
         }
     return found
@@ -77,14 +96,16 @@ def measure(
 def _seconds(chip: Chip, flops: float, moved: float, sizes: np.ndarray) -> dict[str, float]:
     """Returns the time for each part of a device's work; `sizes` contains the totals for _SIZES."""
     # GPUs send data to other hosts over the network, not over the links within a host.
-    sent, network = sizes[2], sizes[3] if chip.network else 0
+    number, _, sent, network = sizes
+    network = network if chip.network else 0
     seconds = {
-        "FLOPs": flops / chip.peak_flops,
-        "memory": moved / chip.memory_bandwidth,
-        "interconnect": (sent - network) / chip.interconnect,
+        "FLOPs": chip.devices * flops / chip.peak_flops,
+        "memory": chip.devices * moved / chip.memory_bandwidth,
+        "interconnect": chip.devices * (sent - network) / chip.interconnect + number * chip.latency,
     }
-    seconds |= {"network": network / chip.network} if chip.network else {}
-    return {name: float(value * chip.devices) for name, value in seconds.items()}
+    if chip.network:
+        seconds["network"] = chip.devices * network / chip.network
+    return {name: float(value) for name, value in seconds.items()}
 
 
 def _inside(each: Instruction) -> Iterator[Instruction]:
@@ -94,23 +115,66 @@ def _inside(each: Instruction) -> Iterator[Instruction]:
         yield from _inside(inner)
 
 
-def _product_flops(each: Instruction) -> float:
-    """Returns the FLOPs of a matrix product or a convolution; 0 for other instructions."""
+def _product_flops(each: Instruction, width: int = 1) -> float:
+    """Returns the FLOPs of a matrix product, convolution or kernel; 0 for other instructions.
+
+    Matrices are padded for a matrix unit of (width, width), so that the FLOPs at the peak take the
+    time of the product. The unit holds a tile of one matrix and takes a row of the other at a time.
+    It loads tiles while it multiplies, but as slowly as it takes `width` rows (Jouppi et al. 2017,
+    arxiv.org/abs/1704.04760, section 2).
+    """
+    config = each.backend_config
+    if each.opcode == "custom-call" and "cost_estimate" in config.get("custom_call_config", {}):
+        return float(config["custom_call_config"]["cost_estimate"]["flops"])  # a Pallas kernel
+    if each.opcode == "custom-call" and "cudnn_fmha_backend_config" in config:
+        logits = config["cudnn_fmha_backend_config"]["intermediate_tensor_shape"]["dimensions"]
+        products = _ATTENTION_PRODUCTS["Backward" in each.attributes["custom_call_target"]]
+        return 2.0 * products * math.prod(map(int, logits)) * each.operands[0].arrays[0].shape[-1]
+    batch, rows, columns, depth = _product_sizes(each)
+
+    def tiles(size: float) -> float:
+        return math.ceil(size / width) * width
+
+    tiled = (max(rows, width) * tiles(columns), tiles(rows) * max(columns, width))
+    return 2.0 * batch * tiles(depth) * min(tiled)
+
+
+def _product_sizes(each: Instruction) -> tuple[float, float, float, float]:
+    """Returns the sizes of a product: batch, rows, columns and depth (all 0 for other operations).
+
+    The product multiplies `batch` matrices of (rows, depth) with as many of (depth, columns).
+    """
+    batch = 1.0
     if each.opcode == "convolution":
-        return _convolution_flops(each)
-    if each.opcode == "dot":
-        contracted = numbers(each.attributes.get("lhs_contracting_dims", ""))
+        depth = _convolution_products(each) / math.prod(each.arrays[0].shape)
+        if "lhs_dilate" in each.attributes.get("window", ""):  # a product of a batch of matrices
+            output = each.attributes["dim_labels"].rpartition("->")[2]
+            sizes = zip(output, each.arrays[0].shape, strict=True)
+            batch = float(math.prod(size for name, size in sizes if name.isdigit()))
+    elif each.opcode == "dot":
+        left = each.operands[0].arrays[0].shape
+        depth = _sizes(left, each.attributes.get("lhs_contracting_dims", ""))
+        batch = _sizes(left, each.attributes.get("lhs_batch_dims", ""))
     elif each.opcode == "custom-call" and "gemm_backend_config" in each.backend_config:
         dims = each.backend_config["gemm_backend_config"]["dot_dimension_numbers"]
-        contracted = [int(dim) for dim in dims["lhs_contracting_dimensions"]]
+        left = each.operands[0].arrays[0].shape
+        depth = _sizes(left, " ".join(dims["lhs_contracting_dimensions"]))
+        batch = _sizes(left, " ".join(dims.get("lhs_batch_dimensions", ())))
     else:
-        return 0.0
-    left = each.operands[0].arrays[0].shape
-    return 2.0 * math.prod((*each.arrays[0].shape, *(left[dim] for dim in contracted)))
+        return 0, 0, 0, 0
+    columns = math.prod(each.operands[1].arrays[0].shape) / (batch * depth)
+    return batch, math.prod(each.arrays[0].shape) / (batch * columns), columns, depth
 
 
-def _convolution_flops(each: Instruction) -> float:
-    """Returns the FLOPs of a convolution (on TPUs, also of a matrix product), excluding padding."""
+def _sizes(shape: Sequence[int], dims: str) -> float:
+    return float(math.prod(shape[dim] for dim in numbers(dims)))
+
+
+def _convolution_products(each: Instruction) -> float:
+    """Returns the number of products in a convolution, excluding those with padding.
+
+    On TPUs, matrix products are convolutions as well.
+    """
     shapes = [operand.arrays[0].shape for operand in (*each.operands, each)]
     labels = re.split("_|->", each.attributes["dim_labels"])
     inputs, kernel, output = (
@@ -126,7 +190,7 @@ def _convolution_flops(each: Instruction) -> float:
         index -= int(at.get("pad", "0_0").split("_")[0])
         valid = (index >= 0) & (index <= (inputs[dim] - 1) * step) & (index % step == 0)
         products *= int(valid.sum())
-    return 2.0 * products / int(each.attributes.get("batch_group_count", 1))
+    return products / int(each.attributes.get("batch_group_count", 1))
 
 
 def _moved_bytes(each: Instruction) -> float:
@@ -138,6 +202,9 @@ def _moved_bytes(each: Instruction) -> float:
     is_free_call = each.attributes.get("custom_call_target", "").startswith(_FREE_CALLS)
     if each.opcode in _FREE or each.opcode.endswith("-done") or is_free_call:
         return 0.0
+    cost = each.backend_config.get("custom_call_config", {}).get("cost_estimate", {})
+    if "bytes_accessed" in cost:
+        return float(cost["bytes_accessed"])
     if each.opcode in _PREFETCHES:
         source, moved = each.arrays[:2]
         return float(moved.num_bytes * (source.in_main_memory + moved.in_main_memory))
