@@ -90,6 +90,9 @@ class T5Config:
       remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
         attention outputs and products with parameters) or "full" (entire layers). Attention weights
         are always recomputed.
+      attention: how attention is computed in training, in evaluation and in the encoder: "xla",
+        "pallas" (kernels for TPUs, which are interpreted on CPUs) or "auto" (kernels on TPUs if
+        they support the shapes, otherwise XLA).
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 
@@ -114,6 +117,9 @@ class T5Config:
     remat_policy: Literal["none", "minimal", "full"] = dataclasses.field(
         default="none", metadata={"on_resume": "may change"}
     )
+    attention: Literal["auto", "xla", "pallas"] = dataclasses.field(
+        default="auto", metadata={"on_resume": "may change"}
+    )
     lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
@@ -127,6 +133,7 @@ class T5Config:
             raise UserError(FP16_REFUSED)
         check_fields(self, one_of("float32", "bfloat16"), "dtype")
         check_fields(self, one_of("none", "minimal", "full"), "remat_policy")
+        check_fields(self, one_of("auto", "xla", "pallas"), "attention")
         known = (f"names among {', '.join(ACTIVATIONS)}", lambda x: x and {*x} <= {*ACTIVATIONS})
         check_fields(self, known, "mlp_activations")
         check_fields(self, ("at least 4", lambda n: n >= 4), "relative_attention_num_buckets")
