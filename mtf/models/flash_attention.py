@@ -16,7 +16,7 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,14 +72,14 @@ def is_used(config: T5Config, num_queries: int, num_keys: int) -> bool:
             f"model.network.attention='pallas' requires {problem}. Use 'auto', which uses the "
             "kernels only where they are supported, or 'xla'."
         )
-    return not problem and (wanted == "pallas" or _is_right(config.head_dim, config.dtype))
+    if problem or wanted == "pallas" or jax.default_backend() != "tpu":
+        return not problem  # The backend is another one if the program is only compiled.
+    return _is_right(config.head_dim, config.dtype)
 
 
 @functools.cache
 def _is_right(head_dim: int, dtype: str) -> bool:
     """Compares the kernels with the formula on a TPU of this process; prints if they differ."""
-    if jax.default_backend() != "tpu":  # The program is only compiled (`mtf plan`).
-        return True
     # In another thread, neither the mesh nor the trace of the caller is in force.
     with ThreadPoolExecutor(1) as pool:
         problem = pool.submit(_problem, head_dim, dtype).result()
@@ -95,8 +95,9 @@ def _problem(head_dim: int, dtype: str) -> str:
     shapes = [(batch, length, width)] * 4
     query, key, value, d_y = (jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)
     bias = jnp.asarray(rng.normal(size=(width // head_dim, 2 * length)), jnp.float32)
-    segments = jnp.broadcast_to((jnp.arange(length) // segment + 1) % 3, (batch, length))
+    inputs = query * head_dim**-0.5, key, value, bias
     positions = np.arange(length)
+    segments = jnp.broadcast_to((positions // segment + 1) % 3, (batch, length))
     causal = positions[:, None] >= positions
     distances = positions[:, None] - positions + length - 1
 
@@ -112,25 +113,20 @@ def _problem(head_dim: int, dtype: str) -> str:
         y = dot_product_attention(query, key, value, mask, matrix, Dropout(0.0, None))
         return y.reshape(batch, length, -1)
 
-    def with_gradients(attend: Callable[..., jax.Array]) -> list[np.ndarray]:
-        def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-            y, pull = jax.vjp(attend, *inputs)
-            return y, *pull(d_y)
-
-        results = jax.jit(run)(query * head_dim**-0.5, key, value, bias)
-        return [np.asarray(x, np.float32) for x in results]
+    @functools.partial(jax.jit, static_argnums=0)
+    def with_gradients(attend: Any, *inputs: jax.Array) -> tuple[jax.Array, ...]:
+        y, pull = jax.vjp(attend, *inputs)
+        return y, *pull(d_y)
 
     try:
-        found = with_gradients(kernels)
+        found = with_gradients(kernels, *inputs)
     except Exception as error:
         return f"they do not compile ({str(error).splitlines()[0]})"
-    differences = (
-        float(np.max(np.abs(x - expected)) / np.max(np.abs(expected)))
-        for x, expected in zip(found, with_gradients(formula), strict=True)
-    )
-    if all(difference < _TOLERANCE for difference in differences):
-        return ""
-    return "their output or gradients differ from those of the formula"
+    for x, expected in zip(found, with_gradients(formula, *inputs), strict=True):
+        x, expected = x.astype(jnp.float32), expected.astype(jnp.float32)
+        if not jnp.max(jnp.abs(x - expected)) <= _TOLERANCE * jnp.max(jnp.abs(expected)):
+            return "their results differ from those of the formula"
+    return ""
 
 
 def bias_rows(bias: jax.Array, head_dim: int, *, causal: bool) -> jax.Array:
@@ -148,7 +144,6 @@ def bias_rows(bias: jax.Array, head_dim: int, *, causal: bool) -> jax.Array:
     return rows.reshape(-1, LANES // head_dim, *rows.shape[1:])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
 def flash_attention(
     query: jax.Array,
     key: jax.Array,
@@ -174,19 +169,6 @@ def flash_attention(
       bias: the result of `bias_rows`, or None.
       head_dim: 64 or 128.
     """
-    operands = query, key, value, query_segments, key_segments, bias
-    return _attend_forward(*operands, head_dim)[0]
-
-
-def _attend_forward(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    query_segments: jax.Array,
-    key_segments: jax.Array,
-    bias: jax.Array | None,
-    head_dim: int,
-) -> tuple[jax.Array, Arrays]:
     operands = {
         "query": query,
         "key": key,
@@ -194,31 +176,40 @@ def _attend_forward(
         "query_segments": query_segments[:, None],
         "key_segments": jnp.where(key_segments > 0, key_segments, -1)[:, None],
     }
-    operands |= {} if bias is None else {"bias": bias}
-    function = functools.partial(_forward, head_dim=head_dim)
-    results = _on_each_device(function, operands, ("y", "sums"))
-    operands |= {name: checkpoint_name(x, SAVED) for name, x in results.items()}
+    return _attend(operands | ({} if bias is None else {"bias": bias}), head_dim)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _attend(operands: Arrays, head_dim: int) -> jax.Array:
+    return _attend_forward(operands, head_dim)[0]
+
+
+def _attend_forward(operands: Arrays, head_dim: int) -> tuple[jax.Array, Arrays]:
+    results = _run(operands, ("y", "sums"), head_dim)
+    operands = operands | {name: checkpoint_name(x, SAVED) for name, x in results.items()}
     return operands["y"], operands
 
 
 def _attend_backward(
     head_dim: int, operands: Arrays, d_y: jax.Array
-) -> tuple[jax.Array | None, ...]:
-    function = functools.partial(_backward, head_dim=head_dim)
-    names = ["d_query", "d_key", "d_value", *(["d_bias"] if "bias" in operands else [])]
-    results = _on_each_device(function, {**operands, "d_y": d_y}, names)
-    return *(results[name] for name in names[:3]), None, None, results.get("d_bias")
+) -> tuple[dict[str, jax.Array | None]]:
+    names = [f"d_{name}" for name in ("query", "key", "value", "bias") if name in operands]
+    results = _run({**operands, "d_y": d_y}, names, head_dim)
+    return ({name: results.get(f"d_{name}") for name in operands if name not in ("y", "sums")},)
 
 
-flash_attention.defvjp(_attend_forward, _attend_backward)
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _on_each_device(
-    function: Callable[[Arrays], Arrays], operands: Arrays, names: Iterable[str]
-) -> Arrays:
-    """Returns the results, named `names`, of `function` on each device's part of the operands."""
+def _run(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
+    """Returns the results of a kernel that have the given names; uses the current mesh, if any.
+
+    These are `y`, the output, and `sums`, (b, g, 2n, q) float32, or gradients. For each query,
+    `sums` contains the largest logit of each head of a group, and then the sum of the exponentials
+    of the differences of the logits from the largest.
+    """
     if jax.sharding.get_abstract_mesh().empty:
-        return function(operands)
+        return _run_here(operands, names, head_dim)
     batch_size, _, width = operands["query"].shape
     batch, groups = activation_spec((batch_size, width // LANES), "batch", "heads")
     specs = dict.fromkeys((*_QUERIES, *_KEYS), PartitionSpec(batch, None, groups))
@@ -226,42 +217,17 @@ def _on_each_device(
     specs |= dict.fromkeys(("bias", "d_bias"), PartitionSpec(groups))
     specs["sums"] = PartitionSpec(batch, groups)
 
-    def summed(operands: Arrays) -> Arrays:
-        results = function(operands)
+    def on_device(operands: Arrays) -> Arrays:
+        results = _run_here(operands, names, head_dim)
         if "d_bias" in results and batch is not None:
             results["d_bias"] = jax.lax.psum(results["d_bias"], batch)
         return results
 
     in_specs = ({name: specs[name] for name in operands},)
     out_specs = {name: specs[name] for name in names}
-    mapped = jax.shard_map(summed, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    mapped = jax.shard_map(on_device, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     results: Arrays = mapped(operands)
     return results
-
-
-def _forward(operands: Arrays, head_dim: int) -> Arrays:
-    """Returns the output `y`, (b, q, h·d), and `sums`, (b, g, 2n, q) float32.
-
-    For each query, `sums` contains the largest logit of each head of a group, and then the sum of
-    the exponentials of the differences of the logits from the largest.
-    """
-    query = operands["query"]
-    groups, heads = query.shape[2] // LANES, LANES // head_dim
-    shape = (query.shape[0], groups, 2 * heads, query.shape[1])
-    sums = jax.ShapeDtypeStruct(shape, jnp.float32)
-    scratch = {"sum": (LANES, _block(query.shape[1]))}
-    results = {"y": query, "sums": sums}
-    return _call(_forward_kernel, operands, results, scratch, 2, head_dim)
-
-
-def _backward(operands: Arrays, head_dim: int) -> Arrays:
-    """Returns the gradients, which have the shapes and dtypes of the operands."""
-    names = [name for name in ("query", "key", "value", "bias") if name in operands]
-    results = {f"d_{name}": operands[name] for name in names}
-    num_queries, num_keys = operands["query"].shape[1], operands["key"].shape[1]
-    scratch = {"sum": (LANES, _block(num_queries))}
-    scratch |= dict.fromkeys(("key_sum", "value_sum"), (num_keys, LANES))
-    return _call(_backward_kernel, operands, results, scratch, 5, head_dim)
 
 
 def _block(length: int) -> int:
@@ -269,24 +235,13 @@ def _block(length: int) -> int:
     return next(n for n in range(_MAX_BLOCK, 0, -LANES) if length % n == 0)
 
 
-def _call(
-    kernel: Callable[[Any, int], None],
-    operands: Arrays,
-    results: dict[str, Any],
-    scratch: dict[str, tuple[int, int]],
-    num_products: int,
-    head_dim: int,
-) -> Arrays:
-    """Runs a kernel for each group of heads, row of the batch, block of queries and block of keys.
+def _run_here(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
+    """Returns the results of a kernel on one device; see `_run`.
 
-    Args:
-      kernel: a function of a namespace of references to the blocks of all arrays, and of n.
-      operands: the arrays.
-      results: arrays that have the shapes and dtypes of the results.
-      scratch: the shapes of float32 arrays that keep their values from step to step.
-      num_products: the number of matrix products in the kernel.
-      head_dim: the head size.
+    The grid consists of the groups of heads, the rows of the batch, the blocks of queries, and, in
+    the innermost loop, the blocks of keys.
     """
+    kernel, num_products = (_backward_kernel, 5) if "d_y" in operands else (_forward_kernel, 2)
     (batch, num_queries, width), num_keys = operands["query"].shape, operands["key"].shape[1]
     columns, rows, heads = _block(num_queries), _block(num_keys), LANES // head_dim
     last, bias = num_queries // columns - 1, (1, heads, _SUBLANES, num_queries + num_keys)
@@ -303,18 +258,27 @@ def _call(
         "sums": pl.BlockSpec((1, 1, 2 * heads, columns), lambda g, b, i, j: (b, g, 0, i)),
         **dict.fromkeys(("bias", "d_bias"), pl.BlockSpec(bias, lambda g, b, i, j: (g, 0, 0, 0))),
     }
-    names = (*operands, *results, *scratch)
+    sums = jax.ShapeDtypeStruct((batch, width // LANES, 2 * heads, num_queries), jnp.float32)
+    like: dict[str, Any] = {f"d_{name}": x for name, x in operands.items()}
+    like |= {"y": operands["query"], "sums": sums}
+    results = {name: jax.ShapeDtypeStruct(like[name].shape, like[name].dtype) for name in names}
+    scratch = {"sum": (LANES, columns)}
+    if "d_y" in operands:
+        scratch |= dict.fromkeys(("key_sum", "value_sum"), (num_keys, LANES))
+    # The gradient of the bias is summed over the rows of the batch.
+    rows_axis = "arbitrary" if "d_bias" in names else "parallel"
+    refs = (*operands, *results, *scratch)
     num_logits = batch * num_queries * num_keys * width // head_dim
     arrays = (*operands.values(), *results.values())
     found = pl.pallas_call(
-        lambda *refs: kernel(types.SimpleNamespace(**dict(zip(names, refs, strict=True))), heads),
+        lambda *each: kernel(types.SimpleNamespace(**dict(zip(refs, each, strict=True))), heads),
         grid=(width // LANES, batch, num_queries // columns, num_keys // rows),
         in_specs=[specs[name] for name in operands],
         out_specs=[specs[name] for name in results],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results.values()],
+        out_shape=list(results.values()),
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary")
+            dimension_semantics=("parallel", rows_axis, "arbitrary", "arbitrary")
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * num_products * num_logits * head_dim,
@@ -322,7 +286,7 @@ def _call(
             bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
         ),
         interpret=current_platform() != "tpu",
-        name=f"t5_attention{kernel.__name__}",
+        name=f"t5_attention{kernel.__name__.removesuffix('_kernel')}",
     )(*operands.values())
     return dict(zip(results, found, strict=True))
 

@@ -347,8 +347,8 @@ def attention(
     query = project(config, params["query"], x, dropout, 3)
     if isinstance(mask, Segments):
         value = dropout(value.transpose(0, 2, 3, 1), 0).transpose(0, 3, 1, 2)
-        joined = (x.reshape(*x.shape[:2], -1) for x in (key, value))
-        y = flash_attention.flash_attention(query, *joined, *mask, bias, config.head_dim)
+        key, value = (x.reshape(*x.shape[:2], -1) for x in (key, value))
+        y = flash_attention.flash_attention(query, key, value, *mask, bias, config.head_dim)
     else:
         query = split_heads(config, query)
         y = dot_product_attention(query, key, value, mask, bias, dropout)

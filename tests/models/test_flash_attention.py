@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from mtf.base.errors import UserError
+from mtf.models import flash_attention as flash
 from mtf.models.flash_attention import bias_rows, flash_attention, is_used
 from mtf.models.settings import T5Config
 from mtf.partitioning.settings import MESH_AXES
@@ -136,3 +137,18 @@ def test_shapes_without_kernels(num_heads: int, head_dim: int, length: int, mess
         assert not is_used(T5Config(**sizes), length, 128)
         assert is_used(T5Config(**{**sizes, "num_heads": 2, "head_dim": 64}), 256, 128)
     assert not is_used(T5Config(**{**sizes, "num_heads": 2, "head_dim": 64}), 256, 128)
+
+
+def test_kernels_that_fail_on_this_machine_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = T5Config(**SIZES, mlp_dim=8, num_heads=2, head_dim=64)
+    assert not flash._problem(64, "bfloat16")
+    with monkeypatch.context() as wrong:
+        wrong.setattr(flash, "_sum_diagonals", lambda x: jnp.zeros((8, 2 * x.shape[1])))
+        assert flash._problem(64, "bfloat16") == "their results differ from those of the formula"
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")  # Its compiler is not here.
+    assert not jax.jit(lambda: is_used(network, 128, 128))()
+    printed = capsys.readouterr().err
+    assert printed.startswith("The attention kernels are not used, because they do not compile (")
+    assert printed.count("\n") == 1

@@ -102,6 +102,24 @@ def test_tpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(times["by_part"].values()) <= times["at_least"] < times["estimate"]
 
 
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v4:2x2x2", "v5e:2x4", "v6e:2x4"])
+def test_attention_kernels_of_tpus(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [RECIPE, "--target", target, *TINY, "partitioner.num_partitions=2"]
+    arguments += ["model.network.dtype='bfloat16'", "model.network.remat_policy='minimal'"]
+    arguments += ["model.network.num_heads=4", "model.network.head_dim=64"]
+    arguments += [f"data.task_feature_lengths.{name}=512" for name in ("inputs", "targets")]
+    moved = {
+        attention: answer(capsys, *arguments, f"model.network.attention={attention!r}")[
+            "moved_bytes"
+        ]
+        for attention in ("auto", "xla")
+    }
+    # With XLA, the logits of 4 passes over 3 attentions with 2 × 2 rows and heads are moved.
+    assert moved["xla"] - moved["auto"] > 4 * 3 * 2 * 2 * 512 * 512 * 2
+
+
 def test_a_missing_compiler_is_named_with_its_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
