@@ -266,10 +266,10 @@ def _run_here(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
     if "d_y" in operands:
         scratch |= dict.fromkeys(("key_sum", "value_sum"), (num_keys, LANES))
     # The gradient of the bias is summed over the rows of the batch.
-    rows_axis = "arbitrary" if "d_bias" in names else "parallel"
+    rows_axis = pltpu.ARBITRARY if "d_bias" in names else pltpu.PARALLEL
     refs = (*operands, *results, *scratch)
     num_logits = batch * num_queries * num_keys * width // head_dim
-    arrays = (*operands.values(), *results.values())
+    arrays: list[Any] = [*operands.values(), *results.values()]
     found = pl.pallas_call(
         lambda *each: kernel(types.SimpleNamespace(**dict(zip(refs, each, strict=True))), heads),
         grid=(width // LANES, batch, num_queries // columns, num_keys // rows),
@@ -278,7 +278,7 @@ def _run_here(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
         out_shape=list(results.values()),
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", rows_axis, "arbitrary", "arbitrary")
+            dimension_semantics=(pltpu.PARALLEL, rows_axis, pltpu.ARBITRARY, pltpu.ARBITRARY)
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * num_products * num_logits * head_dim,
