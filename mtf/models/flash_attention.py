@@ -103,7 +103,7 @@ def _problem(head_dim: int, dtype: str) -> str:
 
     def kernels(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array) -> jax.Array:
         rows = bias_rows(bias, head_dim, causal=True)
-        return flash_attention(query, key, value, segments, segments, rows, head_dim)
+        return flash_attention(query, key, value, segments, segments, rows, None, head_dim)
 
     def formula(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array) -> jax.Array:
         query, key, value = (x.reshape(batch, length, -1, head_dim) for x in (query, key, value))
@@ -151,6 +151,7 @@ def flash_attention(
     query_segments: jax.Array,
     key_segments: jax.Array,
     bias: jax.Array | None,
+    scales: jax.Array | None,
     head_dim: int,
 ) -> jax.Array:
     """Returns the attention output for each query, (b, q, h·d).
@@ -167,6 +168,8 @@ def flash_attention(
       query_segments: (b, q) int32, not negative.
       key_segments: (b, k) int32.
       bias: the result of `bias_rows`, or None.
+      scales: (b, h, k) float32, by which weights are multiplied after the softmax (dropout), or
+        None.
       head_dim: 64 or 128.
     """
     operands = {
@@ -176,7 +179,11 @@ def flash_attention(
         "query_segments": query_segments[:, None],
         "key_segments": jnp.where(key_segments > 0, key_segments, -1)[:, None],
     }
-    return _attend(operands | ({} if bias is None else {"bias": bias}), head_dim)
+    operands |= {} if bias is None else {"bias": bias}
+    if scales is not None:
+        heads = LANES // head_dim
+        operands["scales"] = scales.reshape(len(scales), -1, heads, scales.shape[2])
+    return _attend(operands, head_dim)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -215,7 +222,7 @@ def _run(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
     specs = dict.fromkeys((*_QUERIES, *_KEYS), PartitionSpec(batch, None, groups))
     specs |= dict.fromkeys(("query_segments", "key_segments"), PartitionSpec(batch))
     specs |= dict.fromkeys(("bias", "d_bias"), PartitionSpec(groups))
-    specs["sums"] = PartitionSpec(batch, groups)
+    specs |= dict.fromkeys(("sums", "scales"), PartitionSpec(batch, groups))
 
     def on_device(operands: Arrays) -> Arrays:
         results = _run_here(operands, names, head_dim)
@@ -256,6 +263,7 @@ def _run_here(operands: Arrays, names: Sequence[str], head_dim: int) -> Arrays:
         "query_segments": pl.BlockSpec((1, 1, columns), lambda g, b, i, j: (b, 0, i)),
         "key_segments": pl.BlockSpec((1, 1, rows), lambda g, b, i, j: (b, 0, j)),
         "sums": pl.BlockSpec((1, 1, 2 * heads, columns), lambda g, b, i, j: (b, g, 0, i)),
+        "scales": pl.BlockSpec((1, 1, heads, rows), lambda g, b, i, j: (b, g, 0, j)),
         **dict.fromkeys(("bias", "d_bias"), pl.BlockSpec(bias, lambda g, b, i, j: (g, 0, 0, 0))),
     }
     sums = jax.ShapeDtypeStruct((batch, width // LANES, 2 * heads, num_queries), jnp.float32)
@@ -300,7 +308,7 @@ def _forward_kernel(refs: Any, heads: int) -> None:
         refs.sums[0, 0, :heads] = jnp.full((heads, refs.sum.shape[1]), -jnp.inf)
         refs.sums[0, 0, heads:] = jnp.zeros((heads, refs.sum.shape[1]))
 
-    mask, value = _mask(refs), refs.value[0]
+    mask, value = _mask(refs), _scaled(refs, refs.value[0], heads)
     for head in range(heads):
         top, total = pl.ds(head, 1), pl.ds(heads + head, 1)
         rows = slice(head * size, (head + 1) * size)
@@ -327,7 +335,8 @@ def _backward_kernel(refs: Any, heads: int) -> None:
     b, i, j = (pl.program_id(axis) for axis in (1, 2, 3))
     last_i, last_j = pl.num_programs(2) - 1, pl.num_programs(3) - 1
     size, has_bias = LANES // heads, hasattr(refs, "bias")
-    query, key, value, d_y = refs.query[0], refs.key[0], refs.value[0], refs.d_y[0]
+    query, key, d_y = refs.query[0], refs.key[0], refs.d_y[0]
+    value = _scaled(refs, refs.value[0], heads)
     keys = pl.ds(pl.multiple_of(j * len(key), LANES), len(key))
 
     @pl.when(j == 0)
@@ -369,7 +378,8 @@ def _backward_kernel(refs: Any, heads: int) -> None:
     @pl.when(i == last_i)
     def _() -> None:
         refs.d_key[0] = refs.key_sum[keys].astype(refs.d_key.dtype)
-        refs.d_value[0] = refs.value_sum[keys].astype(refs.d_value.dtype)
+        d_value = _scaled(refs, refs.value_sum[keys], heads)
+        refs.d_value[0] = d_value.astype(refs.d_value.dtype)
 
 
 def _mask(refs: Any) -> jax.Array:
@@ -377,6 +387,15 @@ def _mask(refs: Any) -> jax.Array:
     row, num_queries = refs.key_segments[0], refs.query_segments.shape[2]
     column = jnp.broadcast_to(row, (LANES, row.shape[1])).T  # (keys, 128)
     return jnp.tile(column, (1, num_queries // LANES)) == refs.query_segments[0]
+
+
+def _scaled(refs: Any, x: jax.Array, heads: int) -> jax.Array:
+    """Returns `x`, (keys, 128), multiplied by the scales of the keys in each head."""
+    if not hasattr(refs, "scales"):
+        return x
+    shape = LANES // heads, len(x)
+    rows = (jnp.broadcast_to(refs.scales[0, 0, pl.ds(head, 1)], shape) for head in range(heads))
+    return (x * jnp.concatenate(list(rows)).T).astype(x.dtype)
 
 
 def _logits(refs: Any, head: int, heads: int, mask: jax.Array) -> jax.Array:

@@ -346,9 +346,11 @@ def attention(
     """
     query = project(config, params["query"], x, dropout, 3)
     if isinstance(mask, Segments):
-        value = dropout(value.transpose(0, 2, 3, 1), 0).transpose(0, 3, 1, 2)
+        scales = None
+        if dropout.rng is not None and dropout.rate > 0:
+            scales = dropout(jnp.ones((len(x), config.num_heads, 1, key.shape[1])), 0)[:, :, 0]
         key, value = (x.reshape(*x.shape[:2], -1) for x in (key, value))
-        y = flash_attention.flash_attention(query, key, value, *mask, bias, config.head_dim)
+        y = flash_attention.flash_attention(query, key, value, *mask, bias, scales, config.head_dim)
     else:
         query = split_heads(config, query)
         y = dot_product_attention(query, key, value, mask, bias, dropout)

@@ -35,7 +35,9 @@ def segments(random: np.random.Generator, kind: str, rows: int, length: int) -> 
     return ids
 
 
-def formula(x: Values, mask: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
+def formula(
+    x: Values, mask: np.ndarray, bias: np.ndarray, scales: np.ndarray
+) -> tuple[np.ndarray, ...]:
     """The output and the gradients, all (b, h, length, d), but that of the bias, (h, q, k)."""
     query, key, value, d_y = (
         x[name].astype(np.float64) for name in ("query", "key", "value", "d_y")
@@ -43,11 +45,12 @@ def formula(x: Values, mask: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, 
     logits = np.where(mask, query @ key.swapaxes(2, 3) + bias, -1e10)
     weights = np.exp(logits - logits.max(3, keepdims=True))
     weights /= weights.sum(3, keepdims=True)
-    d_weights = d_y @ value.swapaxes(2, 3)
+    dropped = weights * scales
+    d_weights = d_y @ value.swapaxes(2, 3) * scales
     mean = np.sum(weights * d_weights, axis=3, keepdims=True)
     d_logits = np.where(mask, weights * (d_weights - mean), 0.0)
     d_key = d_logits.swapaxes(2, 3) @ query
-    return weights @ value, d_logits @ key, d_key, weights.swapaxes(2, 3) @ d_y, d_logits.sum(0)
+    return dropped @ value, d_logits @ key, d_key, dropped.swapaxes(2, 3) @ d_y, d_logits.sum(0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -77,7 +80,12 @@ def test_values_and_gradients_are_those_of_the_formula(case: int, dtype: str) ->
         mask &= np.tri(num_queries, dtype=bool)
     by_distance = random.normal(size=(heads, num_queries + num_keys)).astype(np.float32)
     place = np.arange(num_queries)[:, None] - np.arange(num_keys) + num_keys - 1
-    expected = formula(x, mask, by_distance[:, place] if has_bias else np.zeros(1))
+    has_dropout = case // 2 % 2 == 1
+    scales = (random.random((rows, heads, num_keys)) > 0.1).astype(np.float32) / np.float32(0.9)
+    expected = formula(
+        *(x, mask, by_distance[:, place] if has_bias else np.zeros(1)),
+        scales[:, :, None] if has_dropout else np.ones(1),
+    )
 
     def joined(y: jax.Array) -> jax.Array:
         return y.swapaxes(1, 2).reshape(rows, y.shape[2], -1)
@@ -86,7 +94,8 @@ def test_values_and_gradients_are_those_of_the_formula(case: int, dtype: str) ->
     def ours(x: dict[str, jax.Array], bias: jax.Array) -> tuple[jax.Array, ...]:
         def attend(*arrays: jax.Array) -> jax.Array:
             made = bias_rows(arrays[3], head_dim, causal=attends_to == "before")
-            return flash_attention(*arrays[:3], *ids, made if has_bias else None, head_dim)
+            options = made if has_bias else None, scales if has_dropout else None
+            return flash_attention(*arrays[:3], *ids, *options, head_dim)
 
         arrays = (*(joined(x[name]) for name in ("query", "key", "value")), bias)
         y, pull = jax.vjp(attend, *arrays)
