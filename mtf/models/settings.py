@@ -90,9 +90,9 @@ class T5Config:
       remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
         attention outputs and products with parameters) or "full" (entire layers). Attention weights
         are always recomputed.
-      attention: how attention is computed in training, in evaluation and in the encoder: "xla",
-        "pallas" (kernels for TPUs, which are interpreted on CPUs) or "auto" (kernels on TPUs if
-        they support the shapes, otherwise XLA).
+      attention: how attention is computed, except in decoding steps: "xla", "pallas" (kernels for
+        TPUs, which CPUs interpret; training refuses shapes without kernels) or "auto" (kernels on
+        TPUs for shapes that have them, otherwise XLA).
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 
