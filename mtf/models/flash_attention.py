@@ -359,7 +359,7 @@ def _backward_kernel(refs: Any, heads: int) -> None:
     for head in range(heads):
         rows = slice(head * size, (head + 1) * size)
         largest, total = (refs.sums[0, 0, pl.ds(at, 1)] for at in (head, heads + head))
-        weights = jnp.exp(_logits(refs, head, heads, mask) - largest) / total
+        weights = jnp.exp(_logits(refs, head, heads, mask) - largest) * (1.0 / total)
         own_query, own_d_y = (_only(head, x, heads) for x in (query, d_y))
         refs.value_sum[keys] += _product(weights.astype(d_y.dtype), own_d_y, (1, 0))
         d_weights = _product(value, own_d_y, (1, 1))
