@@ -16,6 +16,8 @@ from mtf.models.flash_attention import bias_rows, flash_attention, is_used
 from mtf.models.settings import T5Config
 from mtf.partitioning.settings import MESH_AXES
 from tests.conftest import with_devices
+from tests.golden import cases
+from tests.golden.engine import Engine
 from tests.small import python
 
 NUM_CASES, NUM_FAST = 40, 3
@@ -146,6 +148,14 @@ def test_shapes_without_kernels(num_heads: int, head_dim: int, length: int, mess
         assert not is_used(T5Config(**sizes), length, 128)
         assert is_used(T5Config(**{**sizes, "num_heads": 2, "head_dim": 64}), 256, 128)
     assert not is_used(T5Config(**{**sizes, "num_heads": 2, "head_dim": 64}), 256, 128)
+
+
+def test_training_refuses_lengths_without_kernels() -> None:
+    network = {**cases.T5_1_1, "num_heads": 2, "head_dim": 64, "attention": "pallas"}
+    trainer = Engine(cases.Case(network=network)).trainer
+    lengths = f"{cases.TARGETS_LENGTH} and {cases.INPUTS_LENGTH}"
+    with pytest.raises(UserError, match=f"multiples of 128, not {lengths}"):
+        trainer.check_functions(cases.eval_batches(packed=False)[0])
 
 
 def test_kernels_that_fail_on_this_machine_are_not_used(
