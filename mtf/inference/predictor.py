@@ -7,6 +7,7 @@ that only a few shapes have to be compiled.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -124,6 +125,8 @@ class Predictor:
         self.params = jax.device_put(params, partitioner.shardings(shapes, axes))
         self.max_inputs_length, self.max_targets_length = max_inputs_length, max_targets_length
         self._network, self._partitioner = model.network, partitioner
+        if self._network.attention == "pallas":  # It refuses lengths that batches may have here.
+            self._network = dataclasses.replace(self._network, attention="auto")
         self._eos_id = EOS_ID if vocabulary is None else vocabulary.eos_id
         self._num_parts = partitioner.num_data_shards
         self._batch_size = -(-batch_size // self._num_parts) * self._num_parts

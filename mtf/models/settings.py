@@ -93,6 +93,9 @@ class T5Config:
         attention outputs and products with parameters), "full" (entire layers) or "auto" ("none" on
         CPUs and "minimal" on GPUs and TPUs, or the next of these that fits into memory by
         estimate). Attention weights are always recomputed.
+      attention: how attention is computed, except in decoding steps: "xla", "pallas" (kernels for
+        TPUs, which CPUs interpret; training refuses shapes without kernels) or "auto" (kernels on
+        TPUs for shapes that have them, otherwise XLA).
       lora: the LoRA adapters, which are the only trained parameters; None for no adapters.
     """
 
@@ -117,6 +120,9 @@ class T5Config:
     remat_policy: RematPolicy = dataclasses.field(
         default="none", metadata={"on_resume": "may change"}
     )
+    attention: Literal["auto", "xla", "pallas"] = dataclasses.field(
+        default="auto", metadata={"on_resume": "may change"}
+    )
     lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +136,7 @@ class T5Config:
             raise UserError(FP16_REFUSED)
         check_fields(self, one_of("float32", "bfloat16"), "dtype")
         check_fields(self, one_of("none", "minimal", "full", "auto"), "remat_policy")
+        check_fields(self, one_of("auto", "xla", "pallas"), "attention")
         known = (f"names among {', '.join(ACTIVATIONS)}", lambda x: x and {*x} <= {*ACTIVATIONS})
         check_fields(self, known, "mlp_activations")
         check_fields(self, ("at least 4", lambda n: n >= 4), "relative_attention_num_buckets")

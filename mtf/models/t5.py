@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from mtf.models import lora
+from mtf.models import flash_attention, lora
 from mtf.models.attention import SAVED, dot_product_attention
 from mtf.models.settings import T5Config
 from mtf.models.stacking import layers_of, stack_layers
@@ -32,6 +32,13 @@ Batch = Mapping[str, jax.Array]
 LayerState = TypeVar("LayerState")
 
 LAYER_NORM_EPSILON = 1e-6
+
+
+class Segments(NamedTuple):
+    """The segment ids of queries, (b, q), and of keys, (b, k); see `segment_mask`."""
+
+    query: jax.Array
+    key: jax.Array
 
 
 class Parameter(NamedTuple):
@@ -278,13 +285,24 @@ def relpos_bias(
 
 
 def _bias_of_layers(
-    config: T5Config, stack: Params, length: int, *, bidirectional: bool
+    config: T5Config,
+    stack: Params,
+    mask: jax.Array | Segments,
+    length: int,
+    *,
+    bidirectional: bool,
 ) -> Callable[[Params], jax.Array]:
-    """Returns a function that returns the bias, (1, h, q, k), given a layer's parameters."""
-    positions = jnp.arange(length)
+    """Returns a function that returns the bias for `attention`, given a layer's parameters."""
+    positions = key_positions = jnp.arange(length)
+    if isinstance(mask, Segments):  # All distances of a key from the query, in ascending order.
+        positions, key_positions = jnp.arange(2 * length), jnp.asarray([length - 1])
 
     def bias(params: Params) -> jax.Array:
-        return relpos_bias(config, params, positions, positions, bidirectional=bidirectional)
+        found = relpos_bias(config, params, positions, key_positions, bidirectional=bidirectional)
+        if isinstance(mask, Segments):
+            distances, causal = found[0, :, :, 0], not bidirectional
+            return flash_attention.bias_rows(distances, config.head_dim, causal=causal)
+        return found
 
     if config.relpos_bias_per_layer:
         return bias
@@ -317,18 +335,27 @@ def attention(
     x: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    mask: jax.Array,
+    mask: jax.Array | Segments,
     bias: jax.Array | None,
     dropout: Dropout,
 ) -> jax.Array:
     """Returns the output of multi-head attention, (b, q, emb).
 
     The queries are computed from `x`, (b, q, emb). See `dot_product_attention` for `key`, `value`,
-    `mask` and `bias`.
+    `mask` and `bias`, or `flash_attention` if `mask` is `Segments`.
     """
-    query = split_heads(config, project(config, params["query"], x, dropout, 3))
-    y = dot_product_attention(query, key, value, mask, bias, dropout)
-    return project(config, params["out"], y.reshape(*y.shape[:2], -1), dropout, 4)
+    query = project(config, params["query"], x, dropout, 3)
+    if isinstance(mask, Segments):
+        scales = None
+        if dropout.rng is not None and dropout.rate > 0:
+            scales = dropout(jnp.ones((len(x), config.num_heads, 1, key.shape[1])), 0)[:, :, 0]
+        key, value = (x.reshape(*x.shape[:2], -1) for x in (key, value))
+        y = flash_attention.flash_attention(query, key, value, *mask, bias, scales, config.head_dim)
+    else:
+        query = split_heads(config, query)
+        y = dot_product_attention(query, key, value, mask, bias, dropout)
+        y = y.reshape(*y.shape[:2], -1)
+    return project(config, params["out"], y, dropout, 4)
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
@@ -338,6 +365,20 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
     """
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments > 0)[:, None, None, :]
+
+
+def _mask(
+    config: T5Config, query_segments: jax.Array, key_segments: jax.Array, *, causal: bool = False
+) -> jax.Array | Segments:
+    """Returns what `attention` needs instead of `mask`: segments for kernels, otherwise a mask.
+
+    In the kernels, the bias masks keys after the query.
+    """
+    if flash_attention.is_used(config, query_segments.shape[1], key_segments.shape[1]):
+        return Segments(query_segments, key_segments)
+    mask = segment_mask(query_segments, key_segments)
+    positions = jnp.arange(query_segments.shape[1])
+    return mask & (positions[:, None] >= positions[None, :]) if causal else mask
 
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -362,7 +403,12 @@ def mlp(config: T5Config, params: Params, x: jax.Array, dropout: Dropout) -> jax
 
 
 def encoder_layer(
-    config: T5Config, params: Params, x: jax.Array, mask: jax.Array, bias: jax.Array, drop: Dropout
+    config: T5Config,
+    params: Params,
+    x: jax.Array,
+    mask: jax.Array | Segments,
+    bias: jax.Array,
+    drop: Dropout,
 ) -> jax.Array:
     """Applies an encoder layer to `x`, (b, length, emb)."""
     y = layer_norm(x, params["pre_attention_layer_norm"])
@@ -449,8 +495,8 @@ def encode(
     drop = Dropout(config.dropout_rate, dropout_rng)
     stack = params["encoder"]
     x = drop(embed(config, params, tokens), 1)
-    mask = segment_mask(segments, segments)
-    bias = _bias_of_layers(config, stack, x.shape[1], bidirectional=True)
+    mask = _mask(config, segments, segments)
+    bias = _bias_of_layers(config, stack, mask, x.shape[1], bidirectional=True)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
         return encoder_layer(config, p, x, mask, bias(p), drop.at(0).at(i))
@@ -479,13 +525,11 @@ def decode(
     """
     drop = Dropout(config.dropout_rate, dropout_rng)
     cross_segments = segment_ids if cross_segment_ids is None else cross_segment_ids
-    cross_mask = segment_mask(cross_segments, encoder_segments)
+    cross_mask = _mask(config, cross_segments, encoder_segments)
     stack = params["decoder"]
     x = drop(embed(config, params, input_tokens), 1)
-    positions = jnp.arange(x.shape[1])
-    causal = positions[:, None] >= positions[None, :]
-    mask = segment_mask(segment_ids, segment_ids) & causal
-    bias_of = _bias_of_layers(config, stack, x.shape[1], bidirectional=False)
+    mask = _mask(config, segment_ids, segment_ids, causal=True)
+    bias_of = _bias_of_layers(config, stack, mask, x.shape[1], bidirectional=False)
 
     def layer(p: Params, x: jax.Array, i: jax.Array | int) -> jax.Array:
         layer_drop, bias = drop.at(0).at(i), bias_of(p)

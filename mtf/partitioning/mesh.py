@@ -76,13 +76,24 @@ def _hashable_rules(partitioner: PartitionerConfig) -> Rules:
 _rules_in_force = jax.make_user_context(LOGICAL_AXIS_RULES)
 
 
+def activation_spec(shape: Sequence[int], *axes: str | None) -> PartitionSpec:
+    """Returns the PartitionSpec of an activation by the current mesh and the current rules."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return partition_spec(axes, shape, mesh.shape, _rules_in_force.value)
+
+
+def current_platform() -> str:
+    """Returns the platform of the current mesh, or JAX's default if there is no current mesh."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Constrains the sharding of an activation by the current rules, if there is a current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    spec = partition_spec(axes, x.shape, mesh.shape, _rules_in_force.value)
-    return jax.lax.with_sharding_constraint(x, spec)
+    return jax.lax.with_sharding_constraint(x, activation_spec(x.shape, *axes))
 
 
 def devices_keeping_memory() -> list[Any]:

@@ -139,6 +139,11 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
             128,
             "T5X's network always has a maximum distance of 128.",
         ),
+        Refusal(
+            "model.network.attention",
+            lambda value, _: value != "pallas",
+            "T5X computes attention with XLA. Use 'auto' or 'xla'.",
+        ),
         _only("model.network.lora", None, "T5X's network does not support adapters."),
         _only("trainer.ema", None, "T5X does not keep an average of the parameters."),
         Refusal(

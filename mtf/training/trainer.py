@@ -33,7 +33,7 @@ from mtf.checkpoints.steps import (
     saved_steps,
 )
 from mtf.data.packing import HostBatch, trimmed
-from mtf.models import t5
+from mtf.models import flash_attention, t5
 from mtf.models.settings import ModelConfig, RematPolicy
 from mtf.models.stacking import stack_layers
 from mtf.models.t5 import Batch
@@ -194,9 +194,13 @@ class Trainer:
     def check_functions(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
         """Checks `model.loss_fn` and the schedule; returns the names of the metrics of `loss_fn`.
 
-        Raises UserError if either function returns a value of the wrong type. `batch` may be any
-        batch that contains the features of the data.
+        Raises UserError if either function returns a value of the wrong type, or if the network's
+        attention does not support the lengths of `batch`, which may be any batch that contains the
+        features of the data.
         """
+        if self.model.network.attention == "pallas":
+            lengths = (batch[f"{side}_input_tokens"].shape[1] for side in ("decoder", "encoder"))
+            flash_attention.is_used(self.model.network, *lengths)
         names: tuple[str, ...] = ()
         if (loss_fn := self.model.loss_fn) is not None:
             rows, length = batch["decoder_target_tokens"].shape

@@ -17,10 +17,11 @@ import pytest
 from mtf.base import signals
 from mtf.base.errors import UserError
 from mtf.cli.plan import targets
-from mtf.cli.plan.command import as_text, main
+from mtf.cli.plan.command import _VARIABLES, as_text, main
 from mtf.cli.plan.targets import parse_target
 from mtf.partitioning.chips import chip_of
-from tests.small import SETTINGS
+from tests.plan.compile_kernels import CASES
+from tests.small import SETTINGS, python
 
 TINY = ["--set", *(f"{name}={value!r}" for name, value in SETTINGS.items() if name != "optimizer")]
 RECIPE = "recipes.pretrain_text(files='*.txt')"
@@ -133,6 +134,30 @@ def test_tpus(capsys: pytest.CaptureFixture[str]) -> None:
     check_tiny(found)
     times = found["times"]
     assert max(times["by_part"].values()) <= times["at_least"] < times["estimate"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v4:2x2x1", "v5e:2x2", "v6e:2x2"])
+def test_attention_kernels_are_compiled(target: str) -> None:
+    done = python("-m", "tests.plan.compile_kernels", target, **_VARIABLES)
+    assert [line[-2:] for line in done.stdout.splitlines()] == [" 2"] * len(CASES)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_the_step_for_a_tpu_contains_attention_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    length, heads, rows = 512, 4, 8
+    arguments = [RECIPE, "--target", "v4:2x2x2", *TINY, "partitioner.num_partitions=2"]
+    arguments += [f"model.network.num_heads={heads}", "model.network.head_dim=64"]
+    arguments += [f"data.task_feature_lengths.{name}={length}" for name in ("inputs", "targets")]
+    moved = {
+        each: answer(capsys, *arguments, f"model.network.attention={each!r}")["moved_bytes"]
+        for each in ("auto", "xla")
+    }
+    # Otherwise, a device at least writes and reads the weights of three attentions.
+    weights = 4 * (rows // 4) * (heads // 2) * length**2
+    assert moved["xla"] - moved["auto"] > 3 * 2 * weights
 
 
 def test_a_missing_compiler_is_named_with_its_command(

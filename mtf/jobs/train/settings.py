@@ -103,6 +103,11 @@ class Train(Job[TrainResult]):
                 "trainer.trim_padding=False, or model.loss_normalizing_factor to "
                 "'NUM_REAL_TARGET_TOKENS'."
             )
+        if self.trainer.trim_padding and self.model.network.attention == "pallas":
+            raise UserError(
+                "trainer.trim_padding cuts rows to lengths that model.network.attention='pallas' "
+                "does not support. Set model.network.attention='auto'."
+            )
         self._check_monitored()
 
     def _check_monitored(self) -> None:
