@@ -13,6 +13,7 @@ import importlib
 import itertools
 import math
 import multiprocessing
+import os
 import pickle
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,6 +135,7 @@ def _work(
 ) -> None:
     """Runs a worker process: sends its position first and after each request, or its error."""
     signals.end_with_parent()
+    os.environ["JAX_PLATFORMS"] = "cpu"  # The accelerators belong to the parent.
     slots = np.frombuffer(memory, np.int32).reshape(shape)[:, mine]
     try:
         for state in _states(data, shard, slots, iter(connection.recv, _NEVER)):

@@ -84,7 +84,9 @@ def test_errors_are_those_of_the_loader(tmp_path: Path) -> None:
 def test_an_error_during_training_is_that_of_the_loader(tmp_path: Path) -> None:
     cache_dir = caches.write_cache(tmp_path)
     (file,) = (cache_dir / "math_sums").glob("*.array_record")
-    file.write_bytes(bytes(file.stat().st_size))
+    content = bytearray(file.read_bytes())
+    content[100:400] = bytes(300)
+    file.write_bytes(content)
     messages = []
     for num_workers in (0, 2):
         with pytest.raises(UserError, match=r"array_record cannot be read") as raised:
