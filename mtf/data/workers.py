@@ -94,33 +94,26 @@ class WorkersIterator:
         self._states = self._replies()
 
     def _ask(self, request: IteratorState | None) -> None:
-        for process, connection in self._workers:
-            with _end_explained(process):
+        for _, connection in self._workers:
+            with contextlib.suppress(ConnectionError):  # `_replies` tells why the worker has ended.
                 connection.send(request)
 
     def _replies(self) -> list[bytes]:
         """Returns the position of each worker; raises the error of one that has failed."""
         replies = []
         for process, connection in self._workers:
-            with _end_explained(process):
+            try:
                 replies.append(connection.recv())
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+            except (EOFError, ConnectionError) as error:
+                process.join()
+                raise RunError(
+                    f"A worker process of data.num_workers ended with status {process.exitcode}. "
+                    "If it was killed because memory ran out (-9), continue with a smaller "
+                    "data.num_workers"
+                ) from error
+            if isinstance(replies[-1], Exception):
+                raise replies[-1]
         return replies
-
-
-@contextlib.contextmanager
-def _end_explained(process: SpawnProcess) -> Iterator[None]:
-    """Raises RunError if the process has ended."""
-    try:
-        yield
-    except (EOFError, ConnectionError) as error:
-        process.join()
-        raise RunError(
-            f"A worker process of data.num_workers ended with status {process.exitcode}. If it was "
-            "killed because memory ran out (-9), continue with a smaller data.num_workers"
-        ) from error
 
 
 def _end(workers: Sequence[tuple[SpawnProcess, Connection]]) -> None:

@@ -90,7 +90,8 @@ def test_an_error_during_training_is_that_of_the_loader(tmp_path: Path) -> None:
     messages = []
     for num_workers in (0, 2):
         with pytest.raises(UserError, match=r"array_record cannot be read") as raised:
-            take(_with(caches.data(cache_dir), num_workers), 100)
+            for _ in _with(caches.data(cache_dir), num_workers):
+                time.sleep(0.1)  # so that the worker has ended before it is asked again
         messages.append(re.sub("0x[0-9a-f]+", "", str(raised.value)))
     assert messages[0] == messages[1]
 
