@@ -275,7 +275,7 @@ class StreamsIterator:
           streams: dict that maps the index of each stream in the global batch to the stream.
           data: settings that include the lengths of rows and `pack`.
           fingerprint: description of the data (`name=value; …`), which must match on resume.
-          prefetch: number of batches that are made in advance.
+          prefetch: number of batches that are made in advance; if 0, there is no thread.
           rows_per_stream: number of rows that each stream adds to a batch.
           kept: slice of the streams' rows that this process returns.
         """
@@ -292,6 +292,9 @@ class StreamsIterator:
         return self
 
     def __next__(self) -> HostBatch:
+        if not self._prefetch:
+            batch, self._state = self._make()
+            return batch
         while len(self._ahead) <= self._prefetch:
             self._ahead.append(self._executor.submit(self._make))
         batch, self._state = self._ahead.popleft().result()
