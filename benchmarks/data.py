@@ -2,6 +2,11 @@
 
 pip install -e '.[seqio]' && python benchmarks/data.py
 
+With --num-workers it compares, without SeqIO, one thread with worker processes (data.num_workers),
+on the token cache and on the documents that ship with Python:
+
+python benchmarks/data.py --num-workers 2 --inputs-length 512 --vocabulary t5.spiece.model
+
 Without further arguments the text is made up. For a real mixture name its parts; tasks whose
 dataset is missing in the mirror are left out:
 
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import multiprocessing
 import os
 import random
 import shutil
@@ -28,11 +34,12 @@ from mtf.cli import cache as cache_command
 from mtf.data.cache import loader as cache_loader
 from mtf.data.cache.format import MixtureInfo, TaskInfo, mixture_path, read_json, write_json
 from mtf.data.cache.reader import TokenCache
+from mtf.data.loaders import make_train_iterator
 from mtf.data.mixtures import open_mixture
 from mtf.data.packing import HostBatch
 from mtf.data.row_streams import Shard
 from mtf.data.seqio import loader as seqio_loader
-from mtf.data.settings import TaskMixtureConfig
+from mtf.data.settings import TaskMixtureConfig, TextFilesConfig
 from mtf.data.text.vocabularies import ByteVocabulary, SentencePieceVocabulary
 
 BATCH_SIZE = 64
@@ -53,6 +60,7 @@ def main() -> None:
     parser.add_argument("--targets-length", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5.0, help="of a measurement")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--num-workers", type=int, help="compare them with one thread")
     parser.add_argument("--num-synthetic", type=int, default=50_000, help="rows that are made up")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +74,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     options += ["--vocabulary", str(args.vocabulary) if args.vocabulary else "byt5"]
     options += ["--templates", str(args.templates)] if args.templates else []
     options += ["--max-rows", str(args.max_rows)] if args.max_rows else []
-    for name, extra in (("tokens", []), ("seqio", ["--format", "seqio", "--num-shards", "16"])):
+    formats = {"tokens": [], "seqio": ["--format", "seqio", "--num-shards", "16"]}
+    for name, extra in list(formats.items())[: 1 if args.num_workers else 2]:
         start = time.perf_counter()
         arguments = [args.mixture, "--output", str(folder / name), "--split", "train"]
         if cache_command.main([*arguments, *options, *extra]):
@@ -82,6 +91,11 @@ def run(args: argparse.Namespace, folder: Path) -> None:
         data_dir=str(mirror),
         templates=str(args.templates) if args.templates else None,
     )
+    if args.num_workers:
+        common = {name: getattr(data, name) for name in ("vocabulary", "task_feature_lengths")}
+        compare_workers("token cache", data, args)
+        compare_workers("text", TextFilesConfig(**common), args)
+        return
     print(
         f"{args.mixture}, rows of {args.inputs_length}/{args.targets_length}, packed, "
         f"median of {args.repeats} × {args.seconds:g} s"
@@ -120,6 +134,48 @@ def write_synthetic(root: Path, num_rows: int) -> Path:
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
     return root
+
+
+def compare_workers(
+    name: str, data: TextFilesConfig | TaskMixtureConfig, args: argparse.Namespace
+) -> None:
+    """Prints rows a second, measured in turns, and the processor time of a row."""
+    sides = {
+        number: make_train_iterator(
+            dataclasses.replace(data, num_workers=number), batch_size=BATCH_SIZE
+        )
+        for number in (0, args.num_workers)
+    }
+    speeds: dict[int, list[float]] = {number: [] for number in sides}
+    costs: dict[int, list[float]] = {number: [] for number in sides}
+    for _ in range(args.repeats):
+        for number, batches in sides.items():
+            for _ in range(10):  # What was made ahead does not count.
+                next(batches)
+            start, used, num_rows = time.perf_counter(), processor_seconds(), 0
+            while (seconds := time.perf_counter() - start) < args.seconds:
+                next(batches)
+                num_rows += BATCH_SIZE
+            speeds[number].append(num_rows / seconds)
+            costs[number].append((processor_seconds() - used) / num_rows)
+    for number in sides:
+        print(
+            f"{name:12} {f'{number} workers' if number else 'one thread':10}"
+            f"{statistics.median(speeds[number]):8,.0f} rows/s ({min(speeds[number]):,.0f} to "
+            f"{max(speeds[number]):,.0f}), {1e3 * statistics.median(costs[number]):.3f} ms of "
+            "processor time a row"
+        )
+    ratios = [many / one for one, many in zip(*speeds.values(), strict=True)]
+    print(f"{name:12} {args.num_workers} workers ÷ one thread: {statistics.median(ratios):.2f}")
+
+
+def processor_seconds() -> float:
+    """Returns the processor time of this process and of its workers."""
+    ticks = 0
+    for process in [os.getpid(), *(each.pid for each in multiprocessing.active_children())]:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def cached_batches(data: TaskMixtureConfig) -> Iterator[HostBatch]:

@@ -157,6 +157,19 @@ def end_with_launcher() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def end_with_parent() -> None:
+    """Makes this process, which `multiprocessing` has started, end when its parent ends."""
+    import multiprocessing
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        end_now(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def hint(text: str) -> None:
     """Sets the text, for example how to resume, that is printed when a signal ends the process."""
     global _hint

@@ -25,7 +25,8 @@ from mtf.data.row_streams import (
     eval_batches,
     in_turn,
 )
-from mtf.data.settings import AnyData, TaskMixtureConfig
+from mtf.data.settings import AnyData, CustomDataConfig, TaskMixtureConfig
+from mtf.data.workers import WorkersIterator
 
 
 def make_train_iterator(
@@ -38,11 +39,13 @@ def make_train_iterator(
       batch_size: number of rows in the global batch.
       shard_id: index of this process, whose rows start at shard_id * (batch_size // num_shards).
       num_shards: number of processes, a divisor of `batch_size`.
-      prefetch: number of batches that a background thread prepares in advance; 0 for none.
+      prefetch: number of batches that a background thread, or each worker, prepares in advance.
 
     Raises UserError if the data cannot be used, or cannot be divided among the processes.
     """
     shard = Shard(batch_size, shard_id, num_shards)
+    if not isinstance(data, CustomDataConfig) and data.num_workers:
+        return WorkersIterator(data, shard, prefetch, data.num_workers)
     return _module(data).make_train_iterator(data, shard, prefetch)
 
 

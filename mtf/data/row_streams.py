@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mtf.base.checks import AT_LEAST_ONE, check_fields
@@ -57,11 +57,14 @@ class Shard:
       batch_size: number of rows in the global batch.
       shard_id: index of the part.
       num_shards: number of parts, a divisor of `batch_size`.
+      worker, num_workers: index and number of the worker process, if several make the part.
     """
 
     batch_size: int
     shard_id: int = 0
     num_shards: int = 1
+    worker: int = 0
+    num_workers: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self, AT_LEAST_ONE, "batch_size")
@@ -73,9 +76,16 @@ class Shard:
 
     @property
     def rows(self) -> range:
-        """The indices of the process's rows in the global batch."""
-        num_rows = self.batch_size // self.num_shards
-        return range(self.shard_id * num_rows, (self.shard_id + 1) * num_rows)
+        """The indices, in the global batch, of the rows that this process or worker makes."""
+        rows = range(self.batch_size)
+        for part, number in ((self.shard_id, self.num_shards), (self.worker, self.num_workers)):
+            rows = rows[len(rows) * part // number : len(rows) * (part + 1) // number]
+        return rows
+
+    def divided(self, num_workers: int) -> list[Shard]:
+        """Returns the parts of at most `num_workers` workers, each with at least one row."""
+        number = min(num_workers, len(self.rows))
+        return [replace(self, worker=i, num_workers=number) for i in range(number)]
 
 
 def all_examples(source: ExampleSource) -> Iterator[Example]:
@@ -265,7 +275,7 @@ class StreamsIterator:
           streams: dict that maps the index of each stream in the global batch to the stream.
           data: settings that include the lengths of rows and `pack`.
           fingerprint: description of the data (`name=value; …`), which must match on resume.
-          prefetch: number of batches that are made in advance.
+          prefetch: number of batches that are made in advance; if 0, there is no thread.
           rows_per_stream: number of rows that each stream adds to a batch.
           kept: slice of the streams' rows that this process returns.
         """
@@ -282,6 +292,9 @@ class StreamsIterator:
         return self
 
     def __next__(self) -> HostBatch:
+        if not self._prefetch:
+            batch, self._state = self._make()
+            return batch
         while len(self._ahead) <= self._prefetch:
             self._ahead.append(self._executor.submit(self._make))
         batch, self._state = self._ahead.popleft().result()

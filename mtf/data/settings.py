@@ -71,11 +71,18 @@ class TextConfig(DataConfig):
       objective: objective that turns documents into inputs and targets.
       inputs_add_eos: whether inputs end with EOS; targets always do.
       normalization: "romanian_diacritics" replaces ş and ţ (cedilla) with ș and ț (comma below).
+      num_workers: number of processes that make the batches of each process of the run; 0 to make
+        them in a thread. Batches do not depend on it.
     """
 
     objective: Objective = field(default_factory=SpanCorruption)
     inputs_add_eos: bool = True
     normalization: Normalization = None
+    num_workers: int = field(default=0, metadata=_MAY_CHANGE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, AT_LEAST_ZERO, "num_workers")
 
     def check_objective(self, vocab_size: int | None = None) -> SegmentLengths:
         """Returns the lengths of segments; raises UserError if the objective cannot be used.
@@ -343,6 +350,7 @@ class TaskMixtureConfig(DataConfig):
       task: settings of a dataset to use as the only task, instead of a registered mixture or task.
       allow_missing_tasks: whether to use the remaining tasks of a mixture if some are missing from
         the cache or have no dataset; if False, missing tasks are an error.
+      num_workers: see `TextConfig`; only for the loader "cache".
     """
 
     mixture_or_task_name: str
@@ -356,9 +364,16 @@ class TaskMixtureConfig(DataConfig):
     module: str | None = field(default=None, metadata=_MAY_CHANGE | {"imports": "modules"})
     task: DatasetTaskConfig | None = None
     allow_missing_tasks: bool = False
+    num_workers: int = field(default=0, metadata=_MAY_CHANGE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_fields(self, AT_LEAST_ZERO, "num_workers")
+        if self.num_workers and self.loader != "cache":
+            raise UserError(
+                f"data.num_workers={self.num_workers} needs data.loader='cache', not "
+                f"{self.loader!r}; set data.num_workers=0"
+            )
         if self.cache_dir is not None and not all(self.cache_dirs or ("",)):
             raise UserError("data.cache_dir is empty; expected at least one directory, or None")
         if self.loader != "seqio" and self.use_cached:

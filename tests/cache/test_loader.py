@@ -185,6 +185,18 @@ def test_what_is_not_there_is_named(cache: Path, tmp_path: Path) -> None:
     assert f"no examples of {NAME} in split test" in message
 
 
+def test_starting_reads_no_examples(tmp_path: Path) -> None:
+    """So it takes as long with ten million of them: the files may hold zeros until the first."""
+    config = data(write_cache(tmp_path))
+    place, told = loaders.make_train_iterator(config, batch_size=4), loaders.provenance(config)
+    for path in (tmp_path / "cache").glob("*/*.array_record"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert "2 of 2 tasks" in loaders.check(config, batch_size=4)
+    assert loaders.provenance(config) == told
+    resumed = loaders.make_train_iterator(config, batch_size=4)
+    resumed.set_state(place.get_state())
+
+
 def test_damage_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     cache_dir = write_cache(tmp_path)
     path = cache_dir / "math_sums" / "train-00000-of-00001.array_record"

@@ -13,13 +13,13 @@ import resource
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mtf.base.errors import UserError, did_you_mean_split
-from mtf.data.cache.format import TaskInfo
+from mtf.data.cache.format import SplitInfo, TaskInfo
 from mtf.data.cache.memory import MemoryCache, open_memory
 from mtf.data.cache.reader import SplitReader, TokenCache
 from mtf.data.examples import Cursor, DocumentSource, Example, ExampleSource, Order
@@ -243,7 +243,7 @@ class CachedMixture:
             )
         _allow_open_files(sum(len(task.info.splits[split].shards) for task in self.tasks))
         self.num_examples = sum(task.num_examples for task in self.tasks)
-        tasks = [[t.info.name, t.rate, asdict(t.info.splits[split])] for t in self.tasks]
+        tasks = [[t.info.name, t.rate, _identity(t.info.splits[split])] for t in self.tasks]
         identity = [self.cache.info.vocabulary, data.seed, data.shuffle, tasks]
         self.fingerprint = f"{zlib.crc32(json.dumps(identity).encode()):08x}"
 
@@ -395,6 +395,11 @@ class RowSource(ExampleSource):
         for source, number in zip(sources, numbers, strict=True):
             source._ahead.extend(itertools.islice(examples, number))
             source._next += source._stride * number
+
+
+def _identity(split: SplitInfo) -> dict[str, Any]:
+    """Returns the fields of a split and of its files as JSON values, without copying them."""
+    return {**vars(split), "shards": [vars(shard) for shard in split.shards]}
 
 
 def _allow_open_files(number: int) -> None:

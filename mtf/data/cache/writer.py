@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,14 +143,7 @@ def start_worker(counters: Any) -> None:
     """Prepares a worker process, which updates `counters` and ends when its parent ends."""
     global _counters
     _counters = counters
-
-    def die_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        signals.end_now(1)
-
-    threading.Thread(target=die_with_parent, daemon=True).start()
+    signals.end_with_parent()
 
 
 def write_shard_in_worker(work: ShardWork) -> None:
