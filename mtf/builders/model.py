@@ -1,4 +1,7 @@
-"""Returns configs of T5 models by family and size (see `conversion.families`)."""
+"""Returns configs of T5 models by family and size (see `conversion.families`).
+
+Small, base and large models have unrolled layers; the layers of larger models are scanned.
+"""
 
 from __future__ import annotations
 
@@ -115,5 +118,7 @@ def _model(
         )
     values = sizes[size]._asdict()
     model = t5(vocab_size=vocab_size, dropout_rate=dropout_rate, dtype=dtype, **values)
+    # Unrolled layers are faster, but the many layers of XXL would take too long to compile.
+    model.network.scan_layers = size not in ("small", "base", "large")
     model.network.remat_policy = remat_policy
     return model
