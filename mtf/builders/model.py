@@ -1,7 +1,4 @@
-"""Returns configs of T5 models by family and size (see `conversion.families`).
-
-Small, base and large models have unrolled layers; the layers of larger models are scanned.
-"""
+"""Returns configs of T5 models by family and size (see `conversion.families`)."""
 
 from __future__ import annotations
 
@@ -103,6 +100,14 @@ def t5(
     return fdl.Config(ModelConfig, network=network)
 
 
+def is_scanned(joined_kv: int) -> bool:
+    """Returns whether the layers of a network are scanned, given the size of all its heads.
+
+    Those of small, base and large models are unrolled, because this makes steps faster.
+    """
+    return joined_kv > 1024
+
+
 def _model(
     sizes: dict[str, Size],
     size: str,
@@ -118,7 +123,6 @@ def _model(
         )
     values = sizes[size]._asdict()
     model = t5(vocab_size=vocab_size, dropout_rate=dropout_rate, dtype=dtype, **values)
-    # Unrolled layers are faster, but the many layers of XXL would take too long to compile.
-    model.network.scan_layers = size not in ("small", "base", "large")
+    model.network.scan_layers = is_scanned(model.network.num_heads * model.network.head_dim)
     model.network.remat_policy = remat_policy
     return model
