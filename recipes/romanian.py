@@ -68,7 +68,6 @@ def _ro_t5(
         original drew new seeds and started the stream from the beginning at every restart.
       * Each host reads a different part of the stream; in the original, every host read all of it.
       * As in the original, whose task has no inputs feature, inputs do not end with EOS.
-      * Attention is recomputed in the backward pass, which saves memory and does not change values.
       * A full row of inputs yields 114 target tokens, so the rest of the target row is padding.
       * The checkpoint periods are those of the gin files. The README recommends 100,000 steps
         (`--set checkpoint.save.period=100_000`).
@@ -165,9 +164,7 @@ def _pretrain(
     }
     return fdl.Config(
         Train,
-        model=builders.model.t5_1_1(
-            original.size, vocab_size=vocab_size, dropout_rate=0.0, remat_policy="minimal"
-        ),
+        model=builders.model.t5_1_1(original.size, vocab_size=vocab_size, dropout_rate=0.0),
         data=fdl.Config(HubStreamConfig, dataset="dumitrescustefan/rlm", **text)
         if files is None
         else fdl.Config(TextFilesConfig, files=files, **text),

@@ -87,7 +87,7 @@ class T5Config:
       relpos_bias_per_layer: whether each layer has its own relative position bias, as in umT5 and
         T5X's `scalable_t5`; otherwise, the layers of a stack share one bias.
       scan_layers: whether to stack the layers and run them with `lax.scan`, which compiles faster
-        and is needed for XXL. Otherwise, they run in a loop, which is faster on CPUs. Checkpoints
+        and is needed for XXL. Otherwise, the layers are unrolled, and steps are faster. Checkpoints
         do not depend on this setting.
       remat_policy: the activations that the backward pass recomputes: "none", "minimal" (all except
         attention outputs and products with parameters), "full" (entire layers) or "auto" ("none" on

@@ -11,6 +11,7 @@ import fiddle as fdl
 
 from mtf.base.errors import UserError, did_you_mean
 from mtf.builders import checkpoint, vocabulary
+from mtf.builders.model import is_scanned
 from mtf.checkpoints import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from mtf.data import ByteVocabulary, HubStreamConfig, SentencePieceVocabulary, TaskMixtureConfig
 from mtf.data.sources.datasets import hub_name
@@ -149,6 +150,8 @@ def _model(settings: Settings) -> fdl.Config:
             "The gin files do not define a network: they do not bind network.T5Config.vocab_size. "
             "Add a model's gin file, such as t5x/examples/t5/t5_1_1/base.gin."
         )
+    if not network.get("relpos_bias_per_layer"):  # T5X's scalable_t5 has it, and scans its layers.
+        network.setdefault("scan_layers", is_scanned(network["num_heads"] * network["head_dim"]))
     values = _below(settings, "model.")
     return fdl.Config(ModelConfig, network=fdl.Config(T5Config, **network), **values)
 
