@@ -73,9 +73,9 @@ def test_a_corrected_mistake_does_not_need_another_cache(
     assert cached("the_questoin") == 2
     assert "there is no column 'the_questoin'" in capsys.readouterr().err
     assert not Path("cache").exists()
-    # The last record has no number.
+    # The last record has a list instead of a text.
     with open("train.jsonl", "a") as file:
-        file.write('\n{"the-question": "", "answers": ["it is 30"]}')
+        file.write('\n{"the-question": ["why?"], "answers": ["it is 30"]}')
     assert cached("the-question") == 2
     assert "record 30" in capsys.readouterr().err
     assert Path("cache/asked.incomplete").is_dir()

@@ -207,7 +207,7 @@ def test_targets(text: str, platform: str, devices: int, memory: int) -> None:
     ("text", "message"),
     [
         ("v4", r"v4 has no slice \(missing\); expected one of 2x2x1, 2x2x2"),
-        ("v4:4x8", r"v4 has no slice 4x8; .* Did you mean 4x8x8, 4x4x8"),
+        ("v4:4x8", r"v4 has no slice 4x8; .* Did you mean 4x8x8 or 4x4x8"),
         ("v5e:16x32", r"v5e has no slice 16x32; .* Did you mean 16x16"),
         ("v5:4x8x8", r"unknown chip 'v5'; expected one of v2, .* Did you mean v5p"),
         ("h200:64", r"expected h200:HOSTSxGPUS with at most 8 GPUs"),
