@@ -109,7 +109,9 @@ def argument_hint(problem: str, recipe: str) -> str:
     if f"has no field {name}." not in reason:
         return ""
     call = lookup.with_argument(recipe, name, _literal(value))
-    return f" {name} is an argument of the recipe. Write {quoted(call)}" if call else ""
+    if call is None:
+        return ""
+    return f" {name} is an argument of the recipe. Write python -m mtf.run {quoted(call)}"
 
 
 def _similar(recipe: str) -> fdl.Config:

@@ -63,4 +63,4 @@ def test_a_cache_of_the_data_at_hand_and_a_script_for_slurm(
     )
     for line in ("#SBATCH --nodes=8", "#SBATCH --requeue", "#SBATCH --signal=B:USR1@300"):
         assert f"{line}\n" in script
-    assert script.rstrip().endswith("-m mtf.run recipes.t0pp_xxl --set model_dir=runs/t0pp")
+    assert "-m mtf.run recipes.t0pp_xxl --set model_dir=runs/t0pp &\n" in script

@@ -405,7 +405,8 @@ def test_the_batch_size_is_that_of_the_memory_and_kept_on_resume(
         used = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
         return int(used + sizes.output_size_in_bytes - sizes.alias_size_in_bytes)
 
-    monkeypatch.setattr(memory, "device_bytes", lambda devices: int(needed(8) / 0.9) + 1000)
+    available = int(needed(8) / 0.9) + 1000
+    monkeypatch.setattr(memory, "device_bytes", lambda devices: available)
     config = auto(folder, tmp_path / "run")
     config_lib.run(config)
     assert config_lib.load_config(tmp_path / "run").batch_size == 8 and needed(16) > needed(8)
