@@ -111,7 +111,7 @@ def argument_hint(problem: str, recipe: str) -> str:
     call = lookup.with_argument(recipe, name, _literal(value))
     if call is None:
         return ""
-    return f" {name} is an argument of the recipe. Write python -m mtf.run {quoted(call)}"
+    return f" {name} is an argument of the recipe: python -m mtf.run {quoted(call)}"
 
 
 def _similar(recipe: str) -> fdl.Config:
