@@ -137,7 +137,9 @@ def test_arguments(refusal: Refusal, arguments: list[str], says: str) -> None:
 def test_a_setting_that_is_an_argument_of_the_recipe(refusal: Refusal) -> None:
     said = refusal(["recipes.pretrain_text", "--set", "files=a.txt"])
     assert "Train has no field files." in said
-    assert said.endswith("""of the recipe: python -m mtf.run "recipes.pretrain_text(files='a.txt')"\n""")
+    assert said.endswith(
+        """of the recipe: python -m mtf.run "recipes.pretrain_text(files='a.txt')"\n"""
+    )
 
 
 # -------------------------------------------------------------------------------------- the data
