@@ -60,11 +60,11 @@ def finetune(
     Command: `python -m mtf.run "recipes.finetune(checkpoint='google/t5-v1_1-small',
     train='train.csv', validation='5%')"`. See docs/finetuning.md for more.
     Hardware: any. CPUs use float32 and unrolled layers; GPUs and TPUs use bfloat16 and scanned
-    layers, and recompute them in the backward pass only if they need to, to fit into memory. The
-    batch is split across all devices. For models with a billion parameters or more, parameters and
+    layers, and recompute entire layers in the backward pass only if memory requires it. The batch
+    is split across all devices. For models with a billion parameters or more, parameters and
     optimizer state are also split.
-    To print or plan a run for another machine, set the environment variable JAX_PLATFORMS to the
-    kind of its devices (cpu, cuda or tpu).
+    To print a run for another machine, set the environment variable JAX_PLATFORMS to the kind of
+    its devices (cpu, cuda or tpu). `mtf plan` follows its target.
     Expect: an evaluation after every tenth of the steps, the best and the newest checkpoint, and
     at the end the best score, predictions, and the command that exports the best checkpoint.
 

@@ -124,7 +124,7 @@ def model(start: Start, dropout_rate: float) -> fdl.Config[ModelConfig]:
 
     The loss is the mean over the target tokens of a batch. If JAX would use a GPU or TPU on this
     machine, activations are bfloat16 and layers are scanned, otherwise they are float32 and
-    unrolled. Layers are recomputed only if memory requires it.
+    unrolled. `remat_policy` is "auto".
 
     Args:
       start: checkpoint from which training starts.

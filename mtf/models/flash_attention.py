@@ -63,8 +63,8 @@ def is_used(config: T5Config, num_queries: int, num_keys: int) -> bool:
     elif config.head_dim not in (64, LANES):
         problem = f"head_dim to be 64 or 128, not {config.head_dim}"
     elif rest or activation_spec((groups,), "heads") != activation_spec((0,), "heads"):
-        parts = "parts of the mesh's model axis" if not rest else "pairs"
-        problem = f"num_heads, {config.num_heads}, to be divisible into {parts} of 128 columns"
+        size = f"num_heads × head_dim ({config.num_heads * config.head_dim})"
+        problem = f"{size} to be a multiple of 128 on each device of the mesh's model axis"
     elif num_queries % LANES or num_keys % LANES:
         problem = f"lengths that are multiples of 128, not {num_queries} and {num_keys}"
     if wanted == "pallas" and problem:

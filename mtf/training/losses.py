@@ -113,7 +113,7 @@ def _chunk(
         cross_entropy -= low * jnp.sum(logits, axis=-1)
         cross_entropy += confidence * math.log(confidence) + (vocab - 1) * low * math.log(low)
     z = z_loss * jnp.square(log_z)
-    # Comparing logits takes one pass less over them than an argmax does.
+    # This takes one pass less over the logits than an argmax. A tie counts as correct.
     is_correct = target_logit == jnp.max(logits, axis=-1)
     counted = (weights > 0).astype(jnp.float32)
     loss = jnp.sum((cross_entropy + z) * weights)

@@ -297,9 +297,10 @@ class Trainer:
     def remat_policy(self, batch: Any) -> RematPolicy:
         """Returns what the training step recomputes for a global batch, or for its shapes.
 
-        This is `remat_policy` of the network, or what "auto" stands for. On GPUs and TPUs, a step
-        with "none" moves more bytes than with "minimal" and takes as long. The choice depends on
-        the kind of device, not on what it reports, so that it is the same in all processes.
+        This is `remat_policy` of the network, or what "auto" stands for. On GPUs and TPUs, "none"
+        is not chosen: a scan that stacks more activations moves more bytes than "minimal" does.
+        The choice depends on the kind of device, not on the memory that it reports, so that it is
+        the same in all processes.
         """
         policy = self.model.network.remat_policy
         if policy != "auto":

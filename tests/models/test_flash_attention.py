@@ -135,7 +135,7 @@ SIZES = {"vocab_size": 8, "emb_dim": 8, "num_encoder_layers": 1, "num_decoder_la
     ("num_heads", "head_dim", "length", "message"),
     [
         (2, 32, 128, "head_dim to be 64 or 128, not 32"),
-        (3, 64, 128, "num_heads, 3, to be divisible into pairs"),
+        (3, 64, 128, r"num_heads × head_dim \(192\) to be a multiple of 128"),
         (2, 64, 200, "lengths that are multiples of 128, not 200 and 128"),
     ],
 )

@@ -474,7 +474,10 @@ def test_mistakes(
     ("arguments", "says"),
     [
         ("validation='pairs.tvs'", "pairs.tvs does not exist in .* Did you mean pairs.tsv"),
-        ("validation='pairs.tsv', metrics='f1'", "f1 compares classes; set answer_choices .*'yes'"),
+        (
+            "validation='pairs.tsv', metrics='f1'",
+            "f1 compares classes; set answer_choices to .*'yes'",
+        ),
     ],
 )
 def test_mistakes_in_validation_data(

@@ -71,8 +71,9 @@ class RowTask(Task):
         for name in self.metric_names if self.answer_choices is None else ():
             if name in METRICS and METRICS[name].compares == "class":
                 raise UserError(
-                    f"task {self.name}: the metric {name} compares classes; set answer_choices "
-                    "(--set \"data.task.answer_choices=('no', 'yes')\") to all possible targets"
+                    f"task {self.name}: the metric {name} compares classes; set answer_choices to "
+                    "all possible targets (for a recipe's files or dataset: "
+                    "--set \"data.task.answer_choices=('no', 'yes')\")"
                 )
 
     @classmethod
